@@ -126,7 +126,7 @@ def rows(*, has_cuda: bool | None = None, view: str = "global") -> list[Patch]:
 
 def begin(session: Session) -> None:
     """Put everything in place."""
-    scripted.know_torchs_own()
+    scripted.fill_builtin_table()
     view = session.options.view
     registered = (shared.tracker(module, name) for module, name in extending.trackers)
     session.begin([*rows(view=view), *registered], OTHERS if view == "global" else LOCAL_OTHERS)

@@ -51,25 +51,25 @@ _UNUSED = (
 
 
 def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
-    given = dict(zip(_BACKWARD, args, strict=False)) | kwargs
-    roots = given.pop("tensors")
+    bound = dict(zip(_BACKWARD, args, strict=False)) | kwargs
+    roots = bound.pop("tensors")
     roots = [root_of(root) for root in roots] if isinstance(roots, (list, tuple)) else root_of(roots)
-    reduction = reduction_of(roots) if _FLAGS.issuperset(map(type, given.values())) else None
-    recorded = bool(given.get("create_graph"))
-    if given.get("inputs") is not None:
-        inputs = given["inputs"]
+    reduction = reduction_of(roots) if _FLAGS.issuperset(map(type, bound.values())) else None
+    recorded = bool(bound.get("create_graph"))
+    if bound.get("inputs") is not None:
+        inputs = bound["inputs"]
         wanted = as_list(inputs.values() if isinstance(inputs, dict) else inputs)
-        given["inputs"] = [unhooked(to_local(leaf) if isinstance(leaf, BatchTensor) else leaf) for leaf in wanted]
+        bound["inputs"] = [unhooked(to_local(leaf) if isinstance(leaf, BatchTensor) else leaf) for leaf in wanted]
     scale = session.replicas.backwards.loss_scale
     if scale.active and not recorded and not session.replicas.backwards.is_busy:
-        given["grad_tensors"] = scale.begin(roots, given.get("grad_tensors"), given.get("inputs"))
+        bound["grad_tensors"] = scale.begin(roots, bound.get("grad_tensors"), bound.get("inputs"))
     if session.replicas.backwards.running:
-        session.replicas.backwards.nested.run(wrapped, roots, given)
+        session.replicas.backwards.nested.run(wrapped, roots, bound)
         return
     if not session.replicas.trained.has_optimizers:
         session.by_hand.note_leaves(leaves_of(roots))
-    everywhere, reduction = given.get("inputs") is None, None if recorded else reduction
-    session.replicas.backwards.backward(lambda: wrapped(roots, **given), everywhere, recorded, reduction)
+    everywhere, reduction = bound.get("inputs") is None, None if recorded else reduction
+    session.replicas.backwards.backward(lambda: wrapped(roots, **bound), everywhere, recorded, reduction)
 
 
 def _apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -105,11 +105,11 @@ def is_scripts(function: type) -> bool:
 
 
 def _on_whole(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-    given = any(isinstance(leaf, BatchTensor) for _, leaf in leaves(args))
+    has_batches = any(isinstance(leaf, BatchTensor) for _, leaf in leaves(args))
     with ExitStack() as around:
-        if given:
+        if has_batches:
             around.enter_context(session.world.working_on_whole(f"{instance.__name__}.apply"))
-        if given or is_scripts(instance):
+        if has_batches or is_scripts(instance):
             around.enter_context(session.replicas.forwards.closed())  # so do the modules that its forward calls
         whole = map_leaves(lambda leaf: full_tensor(leaf) if isinstance(leaf, BatchTensor) else leaf, args)
         result = wrapped(*whole, **kwargs)
@@ -125,12 +125,12 @@ def _dealt(result: Any, layouts: Sequence[Layout | None], args: Args) -> Any:
     outputs = result if isinstance(result, tuple) else (result,)
     if len(outputs) != len(layouts):
         return result
-    given = [full_tensor(leaf) for _, leaf in leaves(args) if isinstance(leaf, BatchTensor)]
+    inputs = [full_tensor(leaf) for _, leaf in leaves(args) if isinstance(leaf, BatchTensor)]
     dealt = list(outputs)
     for at, (out, layout) in enumerate(zip(outputs, layouts, strict=True)):
         if layout is not None:
             dealt[at] = BatchTensor.from_full(out, layout)
-            if any(shares_memory(out, whole) for whole in given):  # it was written in place
+            if any(shares_memory(out, whole) for whole in inputs):  # it was written in place
                 look_through(dealt[at])
     return tuple(dealt) if isinstance(result, tuple) else dealt[0]
 
@@ -139,29 +139,29 @@ def _grad(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
     # Inside another one, gradients are this rank's share; in what AOTAutograd traces, ranks cannot meet.
     if session.replicas.backwards.is_busy or is_traced():
         return wrapped(*args, **kwargs)
-    given = dict(zip(_GRAD, args, strict=False)) | kwargs
-    vectors = as_list(given.get("grad_outputs"))
-    if any(map(is_mapped, vectors)) and _is_ours_to_map(session, given, vectors):
-        return _over_mapped(given, vectors)
-    inputs = given["inputs"]
+    bound = dict(zip(_GRAD, args, strict=False)) | kwargs
+    vectors = as_list(bound.get("grad_outputs"))
+    if any(map(is_mapped, vectors)) and _is_ours_to_map(session, bound, vectors):
+        return _over_mapped(bound, vectors)
+    inputs = bound["inputs"]
     if type(inputs) is dict:
-        return dict(zip(inputs, torch.autograd.grad(**given | {"inputs": list(inputs.values())}), strict=True))
-    sources = given["inputs"] = as_list(inputs)
+        return dict(zip(inputs, torch.autograd.grad(**bound | {"inputs": list(inputs.values())}), strict=True))
+    sources = bound["inputs"] = as_list(inputs)
     session.by_hand.note_leaves(source for source in sources if source.is_leaf)
-    if given.get("is_grads_batched"):
-        return one_by_one(given)
-    if not any(isinstance(leaf, BatchTensor) for _, leaf in leaves(given["outputs"])):  # which no rule of a batch sees
-        given["grad_outputs"] = nested(whole_of, given.get("grad_outputs"))
+    if bound.get("is_grads_batched"):
+        return one_by_one(bound)
+    if not any(isinstance(leaf, BatchTensor) for _, leaf in leaves(bound["outputs"])):  # which no rule of a batch sees
+        bound["grad_outputs"] = nested(whole_of, bound.get("grad_outputs"))
     trained = [index for index, source in enumerate(sources) if is_trained(session, source)]
     if not trained:
-        return wrapped(**{**given, "inputs": list(map(unhooked, sources))})
+        return wrapped(**{**bound, "inputs": list(map(unhooked, sources))})
     # A parameter may be unused by the rows of some ranks only.
     with session.replicas.backwards.grad():
-        values = list(wrapped(**{**given, "inputs": list(map(unhooked, sources)), "allow_unused": True}))
+        values = list(wrapped(**{**bound, "inputs": list(map(unhooked, sources)), "allow_unused": True}))
     averaged = average([sources[index] for index in trained], [values[index] for index in trained], session.world)
     for index, value in zip(trained, averaged, strict=True):
         values[index] = None if value is None else session.replicas.backwards.hooks.on(sources[index], value)
-    if any(value is None for value in values) and not (given.get("allow_unused") or given.get("materialize_grads")):
+    if any(value is None for value in values) and not (bound.get("allow_unused") or bound.get("materialize_grads")):
         raise RuntimeError(_UNUSED)
     return tuple(values)
 
@@ -177,35 +177,35 @@ def is_trained(session: Session, source: Any) -> bool:
     return comes_from(source, session.replicas.backwards.has_trained, _MOST_NODES)
 
 
-def one_by_one(given: dict[str, Any]) -> tuple[Any, ...]:
+def one_by_one(bound: dict[str, Any]) -> tuple[Any, ...]:
     """``is_grads_batched``, without vmap: crossings between ranks cannot be batched."""
-    vectors = given.pop("grad_outputs")
+    vectors = bound.pop("grad_outputs")
     vectors = vectors if isinstance(vectors, (list, tuple)) else [vectors]
-    del given["is_grads_batched"]
+    del bound["is_grads_batched"]
     count = next(len(vector) for vector in vectors if vector is not None)
-    keep = given.pop("retain_graph", None)
-    keep = bool(given.get("create_graph")) if keep is None else keep
+    keep = bound.pop("retain_graph", None)
+    keep = bool(bound.get("create_graph")) if keep is None else keep
     rows = [
         torch.autograd.grad(
-            **given, grad_outputs=[v if v is None else v[i] for v in vectors], retain_graph=keep or i < count - 1
+            **bound, grad_outputs=[v if v is None else v[i] for v in vectors], retain_graph=keep or i < count - 1
         )
         for i in range(count)
     ]
     return tuple(None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True))
 
 
-def _is_ours_to_map(session: Session, given: dict[str, Any], vectors: list[Any]) -> bool:
+def _is_ours_to_map(session: Session, bound: dict[str, Any], vectors: list[Any]) -> bool:
     """Tell gradients in which ranks meet, where one ``vmap`` goes over their vectors and nothing else is mapped."""
-    outputs = as_list(given["outputs"])
+    outputs = as_list(bound["outputs"])
     is_inside = any(map(is_wrapped, outputs)) or any(is_mapped(v) and is_mapped(unmapped(v)) for v in vectors)
-    if is_inside or given.get("is_grads_batched") or type(given["inputs"]) is dict:
+    if is_inside or bound.get("is_grads_batched") or type(bound["inputs"]) is dict:
         return False
-    sources = given["inputs"] = as_list(given["inputs"])
+    sources = bound["inputs"] = as_list(bound["inputs"])
     of_batches = any(isinstance(value, (BatchTensor, PendingTensor)) for value in (*outputs, *sources))
     return of_batches or any(is_trained(session, source) for source in sources)
 
 
-def _over_mapped(given: dict[str, Any], vectors: list[Any]) -> tuple[Any, ...]:
+def _over_mapped(bound: dict[str, Any], vectors: list[Any]) -> tuple[Any, ...]:
     """Products with vectors that ``vmap`` goes over, as in a Jacobian: outside of it, one after the other."""
     level, count = next((level_of(vector), len(unmapped(vector))) for vector in vectors if is_mapped(vector))
 
@@ -215,7 +215,7 @@ def _over_mapped(given: dict[str, Any], vectors: list[Any]) -> tuple[Any, ...]:
         return unmapped(vector) if is_mapped(vector) else vector.expand(count, *vector.shape)
 
     with outside_transforms():
-        found = torch.autograd.grad(**given | {"grad_outputs": list(map(taken, vectors)), "is_grads_batched": True})
+        found = torch.autograd.grad(**bound | {"grad_outputs": list(map(taken, vectors)), "is_grads_batched": True})
     return tuple(None if value is None else mapped(whole_of(value), level) for value in found)
 
 

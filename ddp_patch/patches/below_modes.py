@@ -35,5 +35,5 @@ def below_modes(wrapper: Wrapper, heard: int = 2) -> Wrapper:
 
 def is_heard(instance: Any, args: Args, kwargs: Kwargs, heard: int) -> bool:
     """Tell whether a mode that is on hears of a call."""
-    given = [instance, *args[:heard], *map(kwargs.get, _NAMES)]
-    return any(is_tensor_like(value) for each in given for value in (each if type(each) in _MANY else [each]))
+    arguments = [instance, *args[:heard], *map(kwargs.get, _NAMES)]
+    return any(is_tensor_like(value) for each in arguments for value in (each if type(each) in _MANY else [each]))

@@ -47,14 +47,14 @@ def compiled(what: str, *names: str) -> Any:
     """
 
     def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        if not (given.keys() >= {*names} and isinstance(given[names[-1]], (str, os.PathLike))):
+        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        if not (arguments.keys() >= {*names} and isinstance(arguments[names[-1]], (str, os.PathLike))):
             wrapped(*args, **kwargs)
             return
-        *held, f = (given.pop(name) for name in names)
+        *leading, f = (arguments.pop(name) for name in names)
 
         def write(target: Any) -> None:
-            wrapped(*held, target, *args[len(names) :], **given)
+            wrapped(*leading, target, *args[len(names) :], **arguments)
 
         session.checkpoints.save(what, f, None, write, lambda: write(f), alone=True)
 
@@ -95,11 +95,11 @@ def _save_of_accelerate(session: Session, wrapped: Any, instance: Any, args: Arg
 def _save_folder(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     def bind(state_dict: dict[str, Any], *, checkpoint_id: Any = None, **options: Any) -> Any:
         # What has a state_dict is asked for it, as torch.distributed.checkpoint.save would, and by every rank.
-        held = {name: v.state_dict() if isinstance(v, Stateful) else v for name, v in state_dict.items()}
-        held = wholly(held)
+        states = {name: v.state_dict() if isinstance(v, Stateful) else v for name, v in state_dict.items()}
+        states = wholly(states)
         path = getattr(options.get("storage_writer"), "path", ".") if checkpoint_id is None else checkpoint_id
         return session.checkpoints.save_folder(
-            "torch.distributed.checkpoint.save", path, lambda: wrapped(held, checkpoint_id=checkpoint_id, **options)
+            "torch.distributed.checkpoint.save", path, lambda: wrapped(states, checkpoint_id=checkpoint_id, **options)
         )
 
     from torch.distributed.checkpoint.stateful import Stateful  # noqa: PLC0415 — the script has imported it

@@ -54,10 +54,10 @@ def _pumped(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: K
         decode_streams: bool = True,
         kill_after_timeout: float | None = None,
     ) -> Any:
-        held = getattr(process, "proc", process)
-        if not session.commands.holds(held):
+        popen = getattr(process, "proc", process)
+        if not session.commands.holds(popen):
             return wrapped(process, stdout_handler, stderr_handler, finalizer, decode_streams, kill_after_timeout)
-        said = held.communicate(timeout=kill_after_timeout)
+        said = popen.communicate(timeout=kill_after_timeout)
         for text, handler in zip(said, (stdout_handler, stderr_handler), strict=True):
             lines: Any = io.StringIO(text) if isinstance(text, str) else io.BytesIO(text or b"")
             for line in lines if handler else ():
@@ -154,7 +154,7 @@ def _waitpid(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
 
 
 _EFFECT = "rank 0 runs the script's commands; all get what it got"
-_HELD = "one process, which all ranks hold"
+_ONE_PROCESS = "one process, which all ranks hold"
 _DONE = "rank 0's is done as well"
 _ANSWER = "asked by the script: whether rank 0's is"
 _ASKED = f"{_ANSWER}; if it has ended, this rank's is waited for"
@@ -193,8 +193,8 @@ PATCHES = (
         )
         for name in ("create_subprocess_exec", "create_subprocess_shell")
     ),
-    Patch("subprocess", "Popen.__init__", _start, _HELD),
-    *(Patch("subprocess", f"Popen.{name}", _ask(name), _HELD) for name in METHODS),
+    Patch("subprocess", "Popen.__init__", _start, _ONE_PROCESS),
+    *(Patch("subprocess", f"Popen.{name}", _ask(name), _ONE_PROCESS) for name in METHODS),
     *(Patch("os", name, _signal(f"os.{name}"), _ONCE) for name in ("kill", "killpg")),
     Patch("os", "waitpid", _waitpid, _ONCE),
     *(

@@ -28,16 +28,16 @@ def _skip_us(trace_rules: Any) -> None:
 
 def _compile(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     run = wrapped(*args, **kwargs)
-    given = dict(kwargs)
-    function = args[0] if args else given.pop("model", None)
+    options = dict(kwargs)
+    function = args[0] if args else options.pop("model", None)
     # Without a function it gives a decorator, which comes here again; told to compile nothing, it gives the function.
     if function is None or run is function or not is_taken(function):
         return run
     if isinstance(run, nn.Module):
         traced = function if next(function.parameters(), None) is None else None
-        run.forward = session.functions.accepting_batches(run.forward, given, traced)
+        run.forward = session.functions.accepting_batches(run.forward, options, traced)
         return run
-    return session.functions.accepting_batches(run, given, function)
+    return session.functions.accepting_batches(run, options, function)
 
 
 _EFFECT = "a function on batches is compiled in parts, or runs as written with its models compiled"

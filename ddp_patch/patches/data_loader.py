@@ -23,10 +23,10 @@ def _iterate(session: Session, wrapped: Any, instance: DataLoader[Any], args: Ar
     world = session.world
     if world.reading.get() or world.fetching.get():  # within a dataset: this rank is at a row of its own
         return wrapped(*args, **kwargs)
-    return session.loaders.iterate(own_iter(wrapped), instance)
+    return session.loaders.iterate(underlying_iter(wrapped), instance)
 
 
-def own_iter(wrapped: Any) -> Any:
+def underlying_iter(wrapped: Any) -> Any:
     """The function behind ``loader.__iter__``, also where it is called as ``DataLoader.__iter__(loader)``."""
     return getattr(wrapped, "__func__", None) or wrapped.__wrapped__
 

@@ -55,13 +55,13 @@ def _settle_discovery(session: Session) -> None:
 
 
 def _forward(session: Session, wrapped: Any, instance: nn.DataParallel[Any], args: Args, kwargs: Kwargs) -> Any:
-    own = vars(instance)
-    devices = own.get("device_ids")
+    attributes = vars(instance)
+    devices = attributes.get("device_ids")
     if devices and session.job.device.type != "cpu":
         _bind(instance, session.job)
     if session.replicas.forwards.inside or is_of_one_rank(session.world, instance.module):
         return wrapped(*args, **kwargs)
-    module, dim = instance.module, own.get("dim", own.get(_DIM, 0))
+    module, dim = instance.module, attributes.get("dim", attributes.get(_DIM, 0))
     if session.replicas.registry.of(module) is None:
         session.wrappers.add(instance)  # a copy, or out of a file
         _settle_discovery(session)  # it may have been frozen since it was wrapped
@@ -70,15 +70,15 @@ def _forward(session: Session, wrapped: Any, instance: nn.DataParallel[Any], arg
         why = ""
     if not devices:
         return _run(session, module, args, kwargs, dim, False, why)
-    one = own.get(_NAMED_ONE, False) or session.job.place.visible == 1
+    one = attributes.get(_NAMED_ONE, False) or session.job.place.visible == 1
     gathers = not one and _overrides(instance, "gather")
     if _overrides(instance, "scatter"):
         args, kwargs = _scattered_by(instance, args, kwargs)
     # A gather of the script's own gets one output, that of all rows.
     result = _run(session, module, args, kwargs, dim, not (one or gathers), why)
     if gathers:
-        return instance.gather([result], own.get("output_device", session.job.device))
-    return _to_host(result) if own.get("output_device") == _TO_CPU and not one else result
+        return instance.gather([result], attributes.get("output_device", session.job.device))
+    return _to_host(result) if attributes.get("output_device") == _TO_CPU and not one else result
 
 
 def _functional(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -90,14 +90,14 @@ def _functional(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
         dim: int = 0,
         module_kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        given = inputs if isinstance(inputs, tuple) else () if inputs is None else (inputs,)
+        positional = inputs if isinstance(inputs, tuple) else () if inputs is None else (inputs,)
         keywords = module_kwargs or {}
         # The rows of an enclosing module: torch would spread them over other ranks' devices.
         if session.replicas.forwards.inside or is_of_one_rank(session.world, module):
-            return module(*given, **keywords)
+            return module(*positional, **keywords)
         _note_fewer("nn.parallel.data_parallel", device_ids, session.world)
         vector = session.job.device.type != "cpu" and _count(device_ids) != 1 and session.job.place.visible > 1
-        result = _run(session, module, given, keywords, dim, vector, "called through nn.parallel.data_parallel")
+        result = _run(session, module, positional, keywords, dim, vector, "called through nn.parallel.data_parallel")
         return _to_host(result) if output_device == _TO_CPU and vector else result
 
     return bind(*args, **kwargs)
@@ -137,14 +137,14 @@ def _trains(module: Any) -> bool:
 
 def _bind(instance: nn.DataParallel[Any], job: Job) -> None:
     """Point a wrapper at this rank's device, if it came out of a file or the script assigned other devices."""
-    devices, own = instance.device_ids, job.device.index
-    if devices == [own]:
+    devices, index = instance.device_ids, job.device.index
+    if devices == [index]:
         return
     if len(devices) == 1:
         vars(instance)[_NAMED_ONE] = True
-    instance.device_ids, instance.src_device_obj = [own], job.device
+    instance.device_ids, instance.src_device_obj = [index], job.device
     if vars(instance).get("output_device") != _TO_CPU:
-        instance.output_device = own
+        instance.output_device = index
 
 
 def _scattered_by(instance: nn.DataParallel[Any], args: Args, kwargs: Kwargs) -> tuple[tuple[Any, ...], dict[str, Any]]:

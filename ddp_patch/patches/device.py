@@ -68,12 +68,12 @@ def _generator(session: Session, wrapped: Any, instance: Any, args: Args, kwargs
 
 def _load(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     def bind(f: Any, map_location: Any = None, *rest: Any, **options: Any) -> Any:
-        own = session.device_map.device
-        if map_location or own.type == "cpu":
-            return wrapped(f, session.device_map.of(map_location) if map_location else str(own), *rest, **options)
+        device = session.device_map.device
+        if map_location or device.type == "cpu":
+            return wrapped(f, session.device_map.of(map_location) if map_location else str(device), *rest, **options)
         loaded = wrapped(f, None, *rest, **options)
         places = {tensor.device for tensor in (*loaded.parameters(), *loaded.buffers())}
-        return loaded if places <= {own, torch.device("cpu")} else loaded.to(own)
+        return loaded if places <= {device, torch.device("cpu")} else loaded.to(device)
 
     return bind(*args, **kwargs)
 

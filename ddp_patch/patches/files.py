@@ -12,12 +12,12 @@ _PARAMETERS = ("buffering", "encoding", "errors", "newline", "closefd", "opener"
 
 def _open_file(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     def bind(file: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
-        given = {**dict(zip(_PARAMETERS, rest, strict=False)), **options}
+        arguments = {**dict(zip(_PARAMETERS, rest, strict=False)), **options}
         if not isinstance(mode, str) or len(rest) > len(_PARAMETERS):
             return wrapped(*args, **kwargs)  # which says what is wrong
         if session.console.standard_input.opens(file, mode):
-            return session.console.standard_input.open(wrapped, file, mode, given)
-        return session.files.open(wrapped, file, mode, given)
+            return session.console.standard_input.open(wrapped, file, mode, arguments)
+        return session.files.open(wrapped, file, mode, arguments)
 
     return bind(*args, **kwargs)
 

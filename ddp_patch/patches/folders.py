@@ -39,7 +39,7 @@ _KEEPS_SOURCE = (
     *("shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.copymode", "shutil.copystat", "shutil.copytree"),
     *("os.link", "os.symlink"),
 )
-_MAKES_OWN = {"mkstemp": 2, "NamedTemporaryFile": 6}  # -> place of ``dir`` among the arguments
+_TEMPORARY_FILES = {"mkstemp": 2, "NamedTemporaryFile": 6}  # -> place of ``dir`` among the arguments
 _FOLDER_OF_MKDTEMP = 2  # likewise
 
 
@@ -64,20 +64,20 @@ def _open_descriptor(session: Session, wrapped: Any, instance: Any, args: Args, 
 def _make_folder(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     if session.folders.is_the_scripts(_folder(_FOLDER_OF_MKDTEMP, args, kwargs)):
         return session.folders.make(wrapped, args, kwargs)
-    return _own(_FOLDER_OF_MKDTEMP)(session, wrapped, instance, args, kwargs)
+    return _make_temporary(_FOLDER_OF_MKDTEMP)(session, wrapped, instance, args, kwargs)
 
 
-def _own(place: int) -> Wrapper:
+def _make_temporary(place: int) -> Wrapper:
     def make(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         folder = _folder(place, args, kwargs)
         if session.folders.is_the_scripts(folder):
             session.files.written.comes_and_goes_in(session.files.key(folder))
         if folder is not None and session.folders.are_others:
-            own = session.owners.place(folder, session.files.is_made(folder))
+            local_folder = session.owners.place(folder, session.files.is_made(folder))
             if len(args) > place:
-                args = (*args[:place], own, *args[place + 1 :])
+                args = (*args[:place], local_folder, *args[place + 1 :])
             else:
-                kwargs = {**kwargs, "dir": own}
+                kwargs = {**kwargs, "dir": local_folder}
         made = wrapped(*args, **kwargs)
         path = made[1] if isinstance(made, tuple) else getattr(made, "name", made)
         session.owners.made(path)
@@ -105,7 +105,7 @@ PATCHES = (
         "in a folder of the script's as `os.mkdir`; else every rank has a temporary folder of its own",
     ),
     *(
-        Patch("tempfile", name, _own(place), "every rank has temporary files of its own")
-        for name, place in _MAKES_OWN.items()
+        Patch("tempfile", name, _make_temporary(place), "every rank has temporary files of its own")
+        for name, place in _TEMPORARY_FILES.items()
     ),
 )

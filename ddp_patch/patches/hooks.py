@@ -62,14 +62,14 @@ def _retain_grad(session: Session, wrapped: Any, instance: Tensor, args: Args, k
     session.world.may_assume = False
     computed = unhooked(instance)
     if computed is not instance and not isinstance(instance, BatchTensor) and computed not in _kept:
-        held, before = weakref.ref(instance), list[Any]()
+        reference, before = weakref.ref(instance), list[Any]()
 
         def come(grad: Tensor) -> None:  # in a backward, before torch adds what comes by the tied form
-            its = held()
+            its = reference()
             before[:] = () if its is None else (its.grad,)
 
         def keep(grad: Tensor) -> None:
-            its = held()
+            its = reference()
             if its is not None and unhooked(its) is computed_now():  # else the script has written to it
                 so_far = before[0] if before else its.grad
                 its.grad = grad.clone() if so_far is None else so_far + grad

@@ -42,11 +42,13 @@ def _instance_norm(session: Session, wrapped: Any, instance: Any, args: Args, kw
 
     def on_rows(rows: Tensor, mean: Tensor, var: Tensor, weight: Any, bias: Any, *how: Any) -> Tensor:
         # torch's update is the mean over the samples (aten/src/ATen/native/Normalization.cpp, instance_norm).
-        own_mean, own_var = mean.clone(), var.clone()
-        result = unchanged(rows, own_mean, own_var, weight, bias, *how)
+        local_mean, local_var = mean.clone(), var.clone()
+        result = unchanged(rows, local_mean, local_var, weight, bias, *how)
         with torch.no_grad():
             count = len(rows)
-            whole = session.world.all_reduce(torch.cat([own_mean * count, own_var * count, mean.new_full((1,), count)]))
+            whole = session.world.all_reduce(
+                torch.cat([local_mean * count, local_var * count, mean.new_full((1,), count)])
+            )
             means = (whole[:-1] / whole[-1]).chunk(2)
             mean.copy_(means[0])
             var.copy_(means[1])

@@ -24,17 +24,19 @@ def command(argv: Sequence[str]) -> int:
     )
     parser.add_argument("text", nargs="?", default="", help="only names with this in them, such as torch.save")
     parser.add_argument("--markdown", action="store_true", help="as the tables of docs/what-is-patched.md")
-    given = parser.parse_args(argv)
-    found = [(subject, lines) for subject in subjects() if (lines := list(_lines(subject, given.text)))]
+    options = parser.parse_args(argv)
+    found = [(subject, lines) for subject in subjects() if (lines := list(_lines(subject, options.text)))]
     for subject, lines in found:
         title = heading(subject)
-        sys.stdout.write(f"### {title}\n\n| name | under ddp_patch |\n|---|---|\n" if given.markdown else f"{title}\n")
+        sys.stdout.write(
+            f"### {title}\n\n| name | under ddp_patch |\n|---|---|\n" if options.markdown else f"{title}\n"
+        )
         for names, effect in lines:
-            shown = ", ".join(f"`{name}`" for name in names) if given.markdown else ", ".join(names)
-            sys.stdout.write(f"| {shown} | {effect} |\n" if given.markdown else f"  {shown}: {effect}\n")
+            shown = ", ".join(f"`{name}`" for name in names) if options.markdown else ", ".join(names)
+            sys.stdout.write(f"| {shown} | {effect} |\n" if options.markdown else f"  {shown}: {effect}\n")
         sys.stdout.write("\n")
     if not found:
-        sys.stderr.write(f"python -m ddp_patch patches: no patched name has {given.text!r} in it\n")
+        sys.stderr.write(f"python -m ddp_patch patches: no patched name has {options.text!r} in it\n")
     return 0 if found else 1
 
 
@@ -88,5 +90,5 @@ def _leads(above: str, patch: Patch) -> bool:
     if patch.when_imported:
         return False
     first = patch.target.partition(".")[0]
-    held = [getattr(importlib.import_module(module), first, None) for module in (above, patch.module)]
-    return held[0] is not None and held[0] is held[1]
+    objects = [getattr(importlib.import_module(module), first, None) for module in (above, patch.module)]
+    return objects[0] is not None and objects[0] is objects[1]

@@ -26,7 +26,7 @@ from ..local.session import LocalSession
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
 from .below_modes import is_heard
-from .data_loader import own_iter
+from .data_loader import underlying_iter
 
 _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 
@@ -34,7 +34,7 @@ _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 def _iterate(session: LocalSession, wrapped: Any, instance: DataLoader[Any], args: Args, kwargs: Kwargs) -> Any:
     if session.world.fetching.get():  # within a dataset: this rank is at a row of its own
         return wrapped(*args, **kwargs)
-    return session.local_loaders.iterate(own_iter(wrapped), instance)
+    return session.local_loaders.iterate(underlying_iter(wrapped), instance)
 
 
 def _iterate_stateful(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -104,8 +104,8 @@ def _grad(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs
             values = list(wrapped(outputs, sources, *rest, **options))
         finally:
             weights.is_backward = False
-        own = [values[i] if now is None or values[i] is None else values[i] * now.weight for i in trained]
-        means = average([sources[index] for index in trained], own, session.world)
+        weighted = [values[i] if now is None or values[i] is None else values[i] * now.weight for i in trained]
+        means = average([sources[index] for index in trained], weighted, session.world)
         for index, mean in zip(trained, means, strict=True):
             # What comes back to it through losses of the ranks' own rows is averaged as well.
             values[index] = mean if mean is None else replicate(mean)
@@ -142,8 +142,8 @@ def _update_bn(session: LocalSession, wrapped: Any, instance: Any, args: Args, k
 
 def _parallel(session: LocalSession, wrapped: Any, instance: DataParallel[Any], args: Args, kwargs: Kwargs) -> None:
     def build(module: Any, device_ids: Any = None, output_device: Any = None, dim: int = 0) -> None:
-        own = session.job.device
-        wrapped(module, *((device_ids, output_device) if own.type == "cpu" else ([own], own)), dim)
+        device = session.job.device
+        wrapped(module, *((device_ids, output_device) if device.type == "cpu" else ([device], device)), dim)
 
     build(*args, **kwargs)
 
@@ -157,9 +157,9 @@ def _called_in_parallel(session: LocalSession, wrapped: Any, instance: Any, args
         dim: int = 0,
         module_kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        given = inputs if isinstance(inputs, tuple) else () if inputs is None else (inputs,)
-        given, keywords = session.device_map.bring((given, module_kwargs or {}))
-        return module(*given, **keywords)
+        positional = inputs if isinstance(inputs, tuple) else () if inputs is None else (inputs,)
+        positional, keywords = session.device_map.bring((positional, module_kwargs or {}))
+        return module(*positional, **keywords)
 
     return bind(*args, **kwargs)
 

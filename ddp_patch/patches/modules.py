@@ -11,21 +11,21 @@ from ..session import Session
 
 
 def _set_attribute(session: Session, wrapped: Any, instance: nn.Module, args: Args, kwargs: Kwargs) -> None:
-    before = _held(instance, args[0])
+    before = _stored(instance, args[0])
     wrapped(*args, **kwargs)
     session.replicas.census.noted(args[0])
     _noted(session, instance, args[0], before, args[1])
 
 
 def _delete_attribute(session: Session, wrapped: Any, instance: nn.Module, args: Args, kwargs: Kwargs) -> None:
-    before = _held(instance, args[0])
+    before = _stored(instance, args[0])
     wrapped(*args, **kwargs)
     _noted(session, instance, args[0], before, None)
 
 
 def _register_buffer(session: Session, wrapped: Any, instance: nn.Module, args: Args, kwargs: Kwargs) -> None:
     def bind(name: str, tensor: Any, *rest: Any, **options: Any) -> None:
-        before = _held(instance, name)
+        before = _stored(instance, name)
         wrapped(name, tensor, *rest, **options)
         _noted(session, instance, name, before, tensor)
 
@@ -37,11 +37,11 @@ def _noted(session: Session, module: nn.Module, name: str, before: Any, value: A
     replicas.decisions.fingerprints.noted(module, name, before, value, replicas.is_at_work)
 
 
-def _held(module: nn.Module, name: str) -> Any:
-    own = vars(module)
-    if name in own:
-        return own[name]
-    buffers = own.get("_buffers")
+def _stored(module: nn.Module, name: str) -> Any:
+    attributes = vars(module)
+    if name in attributes:
+        return attributes[name]
+    buffers = attributes.get("_buffers")
     return buffers.get(name) if isinstance(buffers, dict) else None
 
 

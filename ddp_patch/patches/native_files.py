@@ -42,10 +42,10 @@ def _memmap(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: K
 def _is_too_large(session: Session, path: Any) -> bool:
     if not session.owners.covers(path):
         return False
-    own = session.files.key(path)
+    key = session.files.key(path)
     if session.rank_zero.in_lockstep():
-        return bool(session.rank_zero.call("numpy.memmap", lambda: _size(own) > KEPT, [own]))
-    return session.rank_zero.is_silent() and _size(own) > KEPT
+        return bool(session.rank_zero.call("numpy.memmap", lambda: _size(key) > KEPT, [key]))
+    return session.rank_zero.is_silent() and _size(key) > KEPT
 
 
 def _size(path: str) -> int:
@@ -60,9 +60,11 @@ def _mapped(session: Session, path: Any, real: Callable[[str], Any]) -> Any:
     )
     made: list[Any] = []
     if session.rank_zero.in_lockstep():
-        own = os.path.abspath(os.fsdecode(path))
-        session.disks.refuse_apart("numpy.memmap", own)
-        session.rank_zero.barrier_call("numpy.memmap", lambda: made.append(real("r+")), [own], broadcast_result=False)
+        local_path = os.path.abspath(os.fsdecode(path))
+        session.disks.refuse_apart("numpy.memmap", local_path)
+        session.rank_zero.barrier_call(
+            "numpy.memmap", lambda: made.append(real("r+")), [local_path], broadcast_result=False
+        )
     if not made:
         with session.rank_zero.alone():
             made.append(real("c"))
@@ -100,17 +102,17 @@ def _draw_alike(connection: Any, seed: int) -> None:
 
 def _connect(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     def bind(database: Any, *rest: Any, **options: Any) -> Any:
-        given = database
+        name = database
         if options.get("uri") and isinstance(database, str) and database.startswith("file:"):
             found = urllib.parse.urlsplit(database)
-            given = ":memory:" if "mode=memory" in found.query else urllib.parse.unquote(found.path)
-        held = given in (":memory:", "") or not session.owners.covers(given)
-        if held or not (session.rank_zero.in_lockstep() or session.rank_zero.is_silent()):
+            name = ":memory:" if "mode=memory" in found.query else urllib.parse.unquote(found.path)
+        is_private = name in (":memory:", "") or not session.owners.covers(name)
+        if is_private or not (session.rank_zero.in_lockstep() or session.rank_zero.is_silent()):
             connection = wrapped(database, *rest, **options)
-            if held and session.rank_zero.in_lockstep() and session.owners.covers_calls():
+            if is_private and session.rank_zero.in_lockstep() and session.owners.covers_calls():
                 _draw_alike(connection, session.rank_zero.call("sqlite3.connect", _seed))
             return connection
-        path = os.path.abspath(os.fsdecode(session.files.leaders(given)))
+        path = os.path.abspath(os.fsdecode(session.files.leaders(name)))
         opened: list[Any] = []
 
         def act() -> None:
@@ -171,12 +173,12 @@ def _begin_hdf5(
         session.rank_zero.barrier_call("h5py.File", real, [path], broadcast_result=False)
     else:
         before = mode if os.path.exists(path) or mode != "r+" else "w"  # rank 0 meets the error
-        held = {"backing_store": False, "locking": False}  # rank 0 has the lock
-        options = {name: value for name, value in options.items() if name not in held}
+        overrides = {"backing_store": False, "locking": False}  # rank 0 has the lock
+        options = {name: value for name, value in options.items() if name not in overrides}
         try:
-            wrapped(path, "w" if mode in ("x", "w-") else before, "core", **held, **options)
+            wrapped(path, "w" if mode in ("x", "w-") else before, "core", **overrides, **options)
         except OSError:  # no such format, as rank 0 finds
-            wrapped(path, "w", "core", **held, **options)
+            wrapped(path, "w", "core", **overrides, **options)
         if is_taken:
             session.rank_zero.barrier_call("h5py.File", lambda: None, [path])
             session.rank_zero.barrier_call("h5py.File", lambda: None, [path])
@@ -201,8 +203,8 @@ def _once(what: str) -> Any:
             return True  # written by rank 0's thread
         if not session.rank_zero.in_lockstep():
             return wrapped(*args, **kwargs)
-        own = [os.path.abspath(os.fsdecode(path))]
-        return session.rank_zero.barrier_call(what, lambda: wrapped(*args, **kwargs), own)
+        paths = [os.path.abspath(os.fsdecode(path))]
+        return session.rank_zero.barrier_call(what, lambda: wrapped(*args, **kwargs), paths)
 
     return call
 

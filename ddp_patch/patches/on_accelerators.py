@@ -52,12 +52,12 @@ def _chosen(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: K
 
 
 def _present(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> int:
-    own: int = wrapped(*args, **kwargs)
+    current: int = wrapped(*args, **kwargs)
     # ``if torch.cuda.current_device() == 0``, which one process is at, and not what rank 1 has.
-    return session.device_map.chosen if session.owners.caller() == "script" else own
+    return session.device_map.chosen if session.owners.caller() == "script" else current
 
 
-def _own_state(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+def _read_state(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     def bind(device: Any = "cuda") -> Any:  # by default the thread's, which is the first one in a new thread
         return wrapped(session.device_map.of(device))
 
@@ -65,8 +65,8 @@ def _own_state(session: Session, wrapped: Any, instance: Any, args: Args, kwargs
 
 
 def _states(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> list[Any]:
-    own = torch.cuda.get_rng_state(session.device_map.device)
-    return [own.clone() for _ in range(torch.cuda.device_count())]
+    state = torch.cuda.get_rng_state(session.device_map.device)
+    return [state.clone() for _ in range(torch.cuda.device_count())]
 
 
 def _set_states(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
@@ -103,11 +103,11 @@ def measured(choose: Callable[..., Any]) -> Wrapper:
     """A wrapper for what measures a device: each number becomes the least or the greatest of all ranks'."""
 
     def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-        own = wrapped(
+        local = wrapped(
             *map(session.device_map.of, args), **{name: session.device_map.of(value) for name, value in kwargs.items()}
         )
-        every = [own] if _is_torchs(sys._getframe(1)) else session.agreed(own)  # a compiler's, say
-        return tuple(map(choose, zip(*every, strict=True))) if isinstance(own, tuple) else choose(every)
+        every = [local] if _is_torchs(sys._getframe(1)) else session.agreed(local)  # a compiler's, say
+        return tuple(map(choose, zip(*every, strict=True))) if isinstance(local, tuple) else choose(every)
 
     return call
 
@@ -126,7 +126,7 @@ _AGREED = "the ranks' agreed, so that what a script decides by it is the same on
 PATCHES = (
     Patch("os", "_Environ.__setitem__", _variable, _TOO_LATE),
     *(Patch("torch.cuda", name, where_named, HERE) for name in _OF_DEVICES),
-    Patch("torch.cuda", "get_rng_state", _own_state, HERE),
+    Patch("torch.cuda", "get_rng_state", _read_state, HERE),
     Patch("torch.cuda", "set_rng_state", _state, HERE),
     Patch("torch.cuda", "get_rng_state_all", _states, HERE, also=("torch.cuda.random:get_rng_state_all",)),
     Patch("torch.cuda", "set_rng_state_all", _set_states, HERE, also=("torch.cuda.random:set_rng_state_all",)),

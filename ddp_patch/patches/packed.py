@@ -40,12 +40,12 @@ def _forward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
         if not isinstance(input, PackedRows):
             return wrapped(input, hx)
         weights = [weight for weight in instance._flat_weights if weight is not None]
-        own = _own(hx, input)
-        if own is NotImplemented or any(w.requires_grad and not session.world.keeps_global(w) for w in weights):
+        local = _local_states(hx, input)
+        if local is NotImplemented or any(w.requires_grad and not session.world.keeps_global(w) for w in weights):
             return wrapped(input.whole(), _whole(hx))
         drops = instance.training and instance.dropout and instance.num_layers > 1
         with session.world.working_on_rows(wrapped), session.world.own_draws() if drops else nullcontext():
-            output, states = wrapped(input.own, own)
+            output, states = wrapped(input.own, local)
         at = input.layout.at(1)
         several = isinstance(states, tuple)
         batches = [BatchTensor.from_local(state, at) for state in (states if several else (states,))]
@@ -54,11 +54,11 @@ def _forward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
     return bind(*args, **kwargs)
 
 
-def _own(states: Any, sequence: PackedRows) -> Any:
+def _local_states(states: Any, sequence: PackedRows) -> Any:
     if states is None:
         return None
     if isinstance(states, tuple):
-        both = tuple(_own(state, sequence) for state in states)
+        both = tuple(_local_states(state, sequence) for state in states)
         return NotImplemented if any(state is NotImplemented for state in both) else both
     layout = sequence.layout.at(1)
     if isinstance(states, BatchTensor):

@@ -57,8 +57,8 @@ def _parallel_apply(session: Session, wrapped: Any, instance: Any, args: Args, k
                 "nn.parallel.scatter one chunk, the whole batch. Make both with them, or write module(inputs)."
             )
         return [
-            net(*(given if isinstance(given, (list, tuple)) else (given,)), **named)
-            for net, given, named in zip(nets, calls, keywords, strict=True)
+            net(*(call if isinstance(call, (list, tuple)) else (call,)), **named)
+            for net, call, named in zip(nets, calls, keywords, strict=True)
         ]
 
     return bind(*args, **kwargs)
@@ -66,8 +66,8 @@ def _parallel_apply(session: Session, wrapped: Any, instance: Any, args: Args, k
 
 def _gather(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     def bind(outputs: Any, target_device: Any, dim: int = 0) -> Any:
-        given = list(outputs)
-        together = given[0] if len(given) == 1 else _together(given, dim)
+        chunks = list(outputs)
+        together = chunks[0] if len(chunks) == 1 else _together(chunks, dim)
         to_cpu = any(target_device == host for host in _TO_CPU)
         return map_leaves(_on_host, together) if to_cpu else session.device_map.bring(together)
 

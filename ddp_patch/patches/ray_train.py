@@ -64,8 +64,8 @@ def _call(session: Session, what: str, real: Callable[[], Any]) -> Any:
 
 def _report(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     if session.job.worker is not None and session.rank_zero.in_lockstep():
-        given = inspect.signature(wrapped).bind(*args, **kwargs)
-        args, kwargs = map_leaves(plain, (given.args, given.kwargs))
+        bound = inspect.signature(wrapped).bind(*args, **kwargs)
+        args, kwargs = map_leaves(plain, (bound.args, bound.kwargs))
         if not session.rank_zero.is_leader:  # the folder is rank 0's, and so is what becomes of it
             kwargs = {**inspect.signature(wrapped).bind(*args, **kwargs).arguments, "checkpoint": None}
             args = ()

@@ -20,9 +20,9 @@ def _checkpoint(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
         if session.world.observation is not None:
             session.world.observation.excuse((inputs, options))
         again = _again(session, function, options.get("preserve_rng_state", True))
-        given = [_place(inputs), *map(_Held.of, inputs)]
+        arguments = [_place(inputs), *map(_Hidden.of, inputs)]
         if use_reentrant is False:
-            return wrapped(again, *given, use_reentrant=False, **options)
+            return wrapped(again, *arguments, use_reentrant=False, **options)
         # The reentrant form runs a backward inside the backward, past DDP's back. The other one computes the same,
         # except for what belongs to the reentrant form: without an input that wants a gradient there is none, and
         # all of the function is computed again, which BatchNorm's running statistics tell.
@@ -32,7 +32,7 @@ def _checkpoint(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
         if not wants_grad:
             with torch.no_grad():
                 return function(*inputs)
-        return wrapped(again, *given, use_reentrant=False, early_stop=False, **options)
+        return wrapped(again, *arguments, use_reentrant=False, early_stop=False, **options)
 
     return bind(*args, **kwargs)
 
@@ -47,7 +47,7 @@ def _same(value: Tensor) -> Tensor:
     return value
 
 
-class _Held:
+class _Hidden:
     """A batch that torch keeps as it keeps what is no tensor: its input saver would gather it."""
 
     def __init__(self, batch: BatchTensor) -> None:
@@ -56,12 +56,12 @@ class _Held:
     @staticmethod
     def of(value: Any) -> Any:
         """Hide a batch."""
-        return _Held(value) if isinstance(value, BatchTensor) else value
+        return _Hidden(value) if isinstance(value, BatchTensor) else value
 
     @staticmethod
     def out_of(value: Any) -> Any:
         """Give it back."""
-        return value.batch if isinstance(value, _Held) else value
+        return value.batch if isinstance(value, _Hidden) else value
 
 
 def _again(session: Session, function: Callable[..., Any], keep_draws: bool) -> Callable[..., Any]:
@@ -72,9 +72,9 @@ def _again(session: Session, function: Callable[..., Any], keep_draws: bool) -> 
     stream = replicas.stream.position() if keep_draws and not replicas.forwards.computes_rows else None
     decisions: list[Ran] | None = None
 
-    def run(_: Tensor | None, *given: Any, **kwargs: Any) -> Any:
+    def run(_: Tensor | None, *hidden: Any, **kwargs: Any) -> Any:
         nonlocal decisions
-        args = tuple(map(_Held.out_of, given))
+        args = tuple(map(_Hidden.out_of, hidden))
         if decisions is None:
             decisions = []
             seen = world.observation

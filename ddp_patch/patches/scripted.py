@@ -16,7 +16,7 @@ from ..session import Session
 from ..structure import leaves, map_leaves
 
 
-def know_torchs_own() -> None:
+def fill_builtin_table() -> None:
     """Have torch fill its table of identities with its own functions: it does when it is first asked (torch 2.13)."""
     _builtins._find_builtin(torch.zeros)
 
@@ -31,11 +31,11 @@ def _find(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
 
 
 def _call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-    given = [leaf for _, leaf in leaves((args, kwargs))]
-    for leaf in given:
+    values = [leaf for _, leaf in leaves((args, kwargs))]
+    for leaf in values:
         if isinstance(leaf, PendingTensor):
             wait_for(leaf)
-    if not any(isinstance(leaf, BatchTensor) for leaf in given):
+    if not any(isinstance(leaf, BatchTensor) for leaf in values):
         return wrapped(*args, **kwargs)
 
     def scripted(*whole: Any, **named: Any) -> Any:

@@ -16,15 +16,15 @@ _ALARM = getattr(signal, "SIGALRM", -1)
 
 
 def _signal(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-    given = {**dict(zip(("signalnum", "handler"), args, strict=False)), **kwargs}
-    is_call = len(args) + len(kwargs) == 2 and given.keys() == {"signalnum", "handler"}
+    arguments = {**dict(zip(("signalnum", "handler"), args, strict=False)), **kwargs}
+    is_call = len(args) + len(kwargs) == 2 and arguments.keys() == {"signalnum", "handler"}
     if not is_call or threading.current_thread() is not threading.main_thread():
         return wrapped(*args, **kwargs)  # an error of the caller's, which Python words
     if not session.rank_zero.in_lockstep():  # for what one rank does
         return wrapped(*args, **kwargs)
-    if given["signalnum"] == _ALARM:
-        return session.job.signals.handle_timer(wrapped, given["handler"], session.agreed)
-    return session.job.signals.handle(wrapped, given["signalnum"], given["handler"])
+    if arguments["signalnum"] == _ALARM:
+        return session.job.signals.handle_timer(wrapped, arguments["handler"], session.agreed)
+    return session.job.signals.handle(wrapped, arguments["signalnum"], arguments["handler"])
 
 
 def _getsignal(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -52,15 +52,15 @@ def _timed(session: Session, wrapped: Any, args: Args, delay: Any = None, interv
 
 
 def _add_to_loop(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-    number, callback, *given = (*args, *(kwargs[name] for name in ("sig", "callback") if name in kwargs))
+    number, callback, *callback_args = (*args, *(kwargs[name] for name in ("sig", "callback") if name in kwargs))
     if number not in HEEDED or not session.rank_zero.in_lockstep():
         return wrapped(*args, **kwargs)
-    wrapped(number, callback, *given)  # what it refuses; it would call the callback where the signal came alone
+    wrapped(number, callback, *callback_args)  # what it refuses; it would call the callback where the signal came alone
     wrapped(number, _nothing)
 
     def come(number: int, frame: FrameType | None) -> None:
         if not instance.is_closed():
-            instance.call_soon_threadsafe(callback, *given)
+            instance.call_soon_threadsafe(callback, *callback_args)
 
     signal.signal(number, come)
 

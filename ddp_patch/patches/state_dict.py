@@ -25,19 +25,19 @@ def fitted(module: nn.Module, state: Any) -> Any:
     """Give a state dict the keys of a module, if nothing but ``module.`` before every key keeps them apart."""
     if not isinstance(state, Mapping) or not state:
         return state
-    own, given = set(module.state_dict()), set(state)
-    if own & given or not all(isinstance(key, str) for key in given):
+    expected, loaded = set(module.state_dict()), set(state)
+    if expected & loaded or not all(isinstance(key, str) for key in loaded):
         return state
-    if all(key.startswith(_PREFIX) for key in given):
-        return _renamed(state, lambda key: key.removeprefix(_PREFIX), own)
-    if all(key.startswith(_PREFIX) for key in own):
-        return _renamed(state, lambda key: _PREFIX + key, own)
+    if all(key.startswith(_PREFIX) for key in loaded):
+        return _renamed(state, lambda key: key.removeprefix(_PREFIX), expected)
+    if all(key.startswith(_PREFIX) for key in expected):
+        return _renamed(state, lambda key: _PREFIX + key, expected)
     return state
 
 
-def _renamed(state: Mapping[str, Any], name: Any, own: set[str]) -> Any:
+def _renamed(state: Mapping[str, Any], name: Any, expected: set[str]) -> Any:
     renamed = OrderedDict((name(key), value) for key, value in state.items())
-    if not own & set(renamed):
+    if not expected & set(renamed):
         return state  # of another model: torch says which keys are missing
     metadata = getattr(state, "_metadata", None)
     if metadata is not None:

@@ -40,9 +40,9 @@ def _open_file(session: Session, wrapped: Any, instance: Any, args: Args, kwargs
 
     folder = str((args or list(kwargs.values()))[0])
     if session.rank_zero.in_lockstep():
-        own = os.path.abspath(folder)  # may be named by this rank's clock
-        folder = session.rank_zero.barrier_call("SummaryWriter", act, [own])
-        session.files.changed(own)
+        local_folder = os.path.abspath(folder)  # may be named by this rank's clock
+        folder = session.rank_zero.barrier_call("SummaryWriter", act, [local_folder])
+        session.files.changed(local_folder)
     elif not session.rank_zero.is_silent():
         act()
         return

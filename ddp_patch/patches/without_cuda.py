@@ -61,13 +61,13 @@ def _host_tensor(name: str) -> Any:
     return lambda session, wrapped, instance, args, kwargs: getattr(torch, name)(*args, **kwargs)
 
 
-def _host_type(given: Any) -> Any:
+def _host_type(tensor_type: Any) -> Any:
     """What stands for a type of CUDA tensors on a host without them."""
-    if isinstance(given, str):
-        return given.replace("torch.cuda.", "torch.")
-    if getattr(given, "__module__", "") == "torch.cuda" and hasattr(torch, getattr(given, "__name__", "")):
-        return getattr(torch, given.__name__)
-    return given
+    if isinstance(tensor_type, str):
+        return tensor_type.replace("torch.cuda.", "torch.")
+    if getattr(tensor_type, "__module__", "") == "torch.cuda" and hasattr(torch, getattr(tensor_type, "__name__", "")):
+        return getattr(torch, tensor_type.__name__)
+    return tensor_type
 
 
 class _Stream:

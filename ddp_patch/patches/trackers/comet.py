@@ -70,8 +70,8 @@ def _elsewhere(facts: dict[str, Any]) -> Any:
     url = facts.pop("url")
     scratch = make_scratch()
     kind = sys.modules["comet_ml.offline"].OfflineExperiment
-    known = {"url": property(lambda experiment: url), "__module__": kind.__module__}
-    twin = type(kind.__name__, (kind,), known)
+    namespace = {"url": property(lambda experiment: url), "__module__": kind.__module__}
+    twin = type(kind.__name__, (kind,), namespace)
     quiet = dict.fromkeys(_QUIET, False)
     experiment = twin(offline_directory=scratch, display_summary_level=0, **quiet, **facts)
     atexit.register(_end, experiment, scratch)

@@ -41,8 +41,8 @@ def _init(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
         runs.append(wrapped(*args, **kwargs))
         # An offline run warns whoever asks where it can be seen.
         asked = [name for name in _FACTS if not (name.endswith("url") and getattr(runs[0], "offline", False))]
-        known = {**dict.fromkeys(_FACTS), **{name: getattr(runs[0], name, None) for name in asked}}
-        return {**known, "config": dict(runs[0].config), "has_summary": _has_summary(runs[0])}
+        values = {**dict.fromkeys(_FACTS), **{name: getattr(runs[0], name, None) for name in asked}}
+        return {**values, "config": dict(runs[0].config), "has_summary": _has_summary(runs[0])}
 
     facts = session.rank_zero.barrier_call("wandb.init", act)
     has_summary = facts.pop("has_summary")
@@ -55,11 +55,11 @@ def _init(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
         run.config.update(facts.pop("config"), allow_val_change=True)
         # A disabled run has methods of its own (wandb 0.31).
         vars(run)["log"] = wrapt.FunctionWrapper(run.log, functools.partial(_log, session))
-        known = {name: property(functools.partial(_fact, fact)) for name, fact in facts.items()}
+        properties = {name: property(functools.partial(_fact, fact)) for name, fact in facts.items()}
         sdk: Any = sys.modules["wandb.sdk"]
         history: Any = importlib.import_module("wandb.integration.torch.wandb_torch")
         hooks = {"watch": sdk._watch, "unwatch": sdk._unwatch, "_torch": history.TorchHistory(), "_log": _nowhere}
-        become(session, run, {**known, **hooks})
+        become(session, run, {**properties, **hooks})
         if has_summary:
             package: Any = sys.modules["wandb"]
             before, run.summary = run.summary, _summaries().Summary(dict)
@@ -72,12 +72,12 @@ def _init(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
     return run
 
 
-def become(session: Session, run: Any, known: dict[str, Any]) -> None:
+def become(session: Session, run: Any, namespace: dict[str, Any]) -> None:
     """Give a run methods that all ranks come to."""
     kind = type(run)
     asked = {name: _asking(session.shared(), kind, name) for name in _ASKED if hasattr(kind, name)}
     step = property(lambda run: session.shared().made("Run.step", lambda: kind.step.fget(run), (), {}))
-    run.__class__ = type(kind.__name__, (kind,), {**known, **asked, "step": step, "__module__": kind.__module__})
+    run.__class__ = type(kind.__name__, (kind,), {**namespace, **asked, "step": step, "__module__": kind.__module__})
 
 
 def _summaries() -> Any:
@@ -90,7 +90,7 @@ def _has_summary(run: Any) -> bool:
 
 def _share(session: Session, summary: Any) -> None:
     """Have a summary say what rank 0's says, and take what it is told as rank 0's does."""
-    kind, told = type(summary), []
+    kind, snapshots = type(summary), []
 
     def asking(name: str) -> Any:
         real = getattr(kind, name)
@@ -98,22 +98,22 @@ def _share(session: Session, summary: Any) -> None:
         @functools.wraps(real)
         def ask(summary: Any, *args: Any, **kwargs: Any) -> Any:
             whole = session.shared().made("Run.summary", functools.partial(kind._as_dict, summary), (), {})
-            told.append(whole or {})
+            snapshots.append(whole or {})
             try:
                 return real(summary, *args, **kwargs)
             finally:
-                told.pop()
+                snapshots.pop()
 
         return ask
 
     def as_dict(summary: Any) -> Any:
-        now = told[-1:]
+        now = snapshots[-1:]
         return now[0] if now else kind._as_dict(summary)
 
     def update(summary: Any, d: Any) -> None:
-        given = map_leaves(plain, d)
-        if not session.rank_zero.mutes(given):
-            kind.update(summary, given)
+        values = map_leaves(plain, d)
+        if not session.rank_zero.mutes(values):
+            kind.update(summary, values)
 
     asked = {name: asking(name) for name in ("get", "keys", "__getitem__", "__getattr__")}
     twin = type(kind.__name__, (kind,), {**asked, "_as_dict": as_dict, "update": update, "__module__": kind.__module__})
