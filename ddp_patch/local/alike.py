@@ -32,12 +32,12 @@ def compare(world: World, loader: DataLoader[Any], shadow: DataLoader[Any], desc
     dataset = loader.dataset
     # What the script deals by a sampler of its own, or streams, may be each rank's own.
     are_dealt = not isinstance(dataset, IterableDataset) and not is_distributed(loader)
-    own = [rows_of(dataset), *_chosen(dataset), _begun(shadow)]
-    told = [given[0] for given in world.share([(own, first_samples(dataset) if are_dealt else {})])]
-    held = differing([its[1] for its in told])
-    if held is None and all(its[0] == told[0][0] for its in told):
+    local = [rows_of(dataset), *_chosen(dataset), _begun(shadow)]
+    reported = [values[0] for values in world.share([(local, first_samples(dataset) if are_dealt else {})])]
+    difference = differing([its[1] for its in reported])
+    if difference is None and all(its[0] == reported[0][0] for its in reported):
         return
-    found = "" if held is None else f" ({held[0]} holds {held[1]}, by rank, for the same sample)"
+    found = "" if difference is None else f" ({difference[0]} holds {difference[1]}, by rank, for the same sample)"
     raise LockstepError(
         f"{script_line()}: the ranks deal different rows of {described}{found}: they chose, drew or shuffled them by "
         "their own random numbers, so that some rows would be read twice and others never. Choose them above the "

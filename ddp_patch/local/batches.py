@@ -151,8 +151,8 @@ class DealtStream(IterableDataset[Any]):
             size: the number of ranks.
             is_padded: rows at the end that do not go round are completed by the first ones; otherwise left out.
         """
-        own = self.__dict__
-        own["dataset"], own["_dealt"] = dataset, (rank, size, is_padded)
+        attributes = self.__dict__
+        attributes["dataset"], attributes["_dealt"] = dataset, (rank, size, is_padded)
 
     def __getattr__(self, name: str) -> Any:
         """A ``worker_init_fn`` finds what it looks for in the script's dataset."""

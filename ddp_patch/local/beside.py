@@ -30,15 +30,15 @@ class Beside:
         self._compared: Any = WeakIdKeyDictionary()
         self._world = world
 
-    def ended(self, trained: Trained, held: set[int]) -> bool:
+    def ended(self, trained: Trained, model_ids: set[int]) -> bool:
         """A backward of the script has ended; tell whether that may have left something to average.
 
         Args:
             trained: what optimizers train.
-            held: identities of the parameters of models.
+            model_ids: identities of the parameters of models.
         """
         if self.parameters is None:
-            self.parameters = [parameter for parameter in trained.parameters() if id(parameter) not in held]
+            self.parameters = [parameter for parameter in trained.parameters() if id(parameter) not in model_ids]
             self.ids = {id(parameter) for parameter in self.parameters}
             self._compare([each for each in self.parameters if not isinstance(each, nn.Parameter)])
         was_pending = self.pending
@@ -58,7 +58,7 @@ class Beside:
             return
         for tensor in new:
             self._compared[tensor] = True
-        of_ranks = [given[0] for given in self._world.share([[digest(tensor) for tensor in new]])]
+        of_ranks = [values[0] for values in self._world.share([[digest(tensor) for tensor in new]])]
         for tensor, *its in zip(new, *of_ranks, strict=True):
             if len(set(its)) > 1:
                 shape = tuple(tensor.shape)
@@ -69,14 +69,14 @@ class Beside:
                     "each row of the batch needs view='global'."
                 )
 
-    def is_rest(self, trained: Trained, held: set[int]) -> bool:
+    def is_rest(self, trained: Trained, model_ids: set[int]) -> bool:
         """Tell whether these are all that no model holds, since backwards reach them and no model was called.
 
         Args:
             trained: what optimizers train.
-            held: identities of all parameters of models.
+            model_ids: identities of all parameters of models.
         """
-        rest = [parameter for parameter in trained.parameters() if id(parameter) not in held]
+        rest = [parameter for parameter in trained.parameters() if id(parameter) not in model_ids]
         return all(id(parameter) in self._reached or not parameter.requires_grad for parameter in rest)
 
     def settle(self) -> None:

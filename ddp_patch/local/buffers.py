@@ -32,8 +32,8 @@ class Buffers:
         """Tell, as a backward has ended, whether some were written to since, on any rank."""
         if self._before is None:
             return False
-        own, self._before = self._state() != self._before, None
-        return any(given[0] for given in self._world.share([own]))
+        is_written, self._before = self._state() != self._before, None
+        return any(values[0] for values in self._world.share([is_written]))
 
     def _state(self) -> list[tuple[int, int]]:
         return [(id(buffer), buffer._version) for buffer in buffers_of(self._module)]

@@ -45,16 +45,16 @@ class Dealing:
         if line not in self._lines:
             self._lines.add(line)
             compare_dealt(self._world, {path: leaf for path, leaf in leaves(data) if isinstance(leaf, torch.Tensor)})
-        own = self._own(rows)
+        indices = self._indices(rows)
 
         def dealt(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor) or not leaf.dim():
                 return leaf
-            return leaf.index_select(dim, torch.tensor(own, device=leaf.device, dtype=torch.long))
+            return leaf.index_select(dim, torch.tensor(indices, device=leaf.device, dtype=torch.long))
 
         return map_leaves(dealt, data)
 
-    def _own(self, rows: int) -> list[int]:
+    def _indices(self, rows: int) -> list[int]:
         """Choose this rank's, and say what they count; rows that do not go round are dealt as those of loaders are."""
         rank, size, is_exact = self._world.rank, self._world.size, self._weights.is_used
         self._weights.dealt(Share.of(rows, rank, size) if is_exact else None)

@@ -52,5 +52,5 @@ class Epochs:
             return -1
         other, epoch = self._last[key]
         # What is in cycles goes when the garbage collector of a rank comes by.
-        is_gone = all(given[0] for given in self._world.share([other() is None]))
+        is_gone = all(values[0] for values in self._world.share([other() is None]))
         return epoch if is_gone else -1

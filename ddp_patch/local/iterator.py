@@ -56,8 +56,8 @@ class LocalIterator:
         self._count = 0
         self._last: Any = None  # the batch before, kept where this rank may have one less than others
         self._is_uneven = getattr(self._sampler, "is_exact", False) or getattr(self._batches, "is_exact", False)
-        self._met_before = models.met
-        self._normalized_before = models.statistics.met
+        self._calls_before = models.collective_calls
+        self._normalized_before = models.statistics.no_grad_syncs
         models.weights.begins()
 
     def __iter__(self) -> LocalIterator:
@@ -120,7 +120,7 @@ class LocalIterator:
         """
         if all(share.counts) or isinstance(self._batches, DealtBatches) or torch.is_grad_enabled():
             return
-        if self._models.statistics.met > self._normalized_before:
+        if self._models.statistics.no_grad_syncs > self._normalized_before:
             raise BatchError(
                 f"{script_line()}: the last batch of {self._name} has fewer rows than there are ranks: "
                 f"{[*share.counts]}, by rank, and BatchNorm takes the statistics of all ranks' rows without gradients, "
@@ -129,10 +129,10 @@ class LocalIterator:
 
     def _has_none_where_others_have(self, share: Share) -> bool:
         """Tell whether other ranks have models under DDP see one more batch, in which this one has no row."""
-        have_met = self._models.met > self._met_before and torch.is_grad_enabled()
-        if not have_met or self._last is None:
+        was_called = self._models.collective_calls > self._calls_before and torch.is_grad_enabled()
+        if not was_called or self._last is None:
             return False
-        if share.own_rows > 0:
+        if share.local_rows > 0:
             return False
         self._count += 1
         self._is_uneven = False

@@ -88,10 +88,10 @@ class LocalLoaders:
                 sampler.epoch = epoch
             batches: Any = loader.batch_sampler
             if isinstance(shadow.batch_sampler, OwnBatches) and hasattr(batches, "set_epoch"):
-                known = self._epochs_of.get(id(batches))  # loaders that are made anew for each epoch may share it
-                if known is None or known.of() is not batches:
-                    known = self._epochs_of[id(batches)] = EpochOf(batches)
-                known.begins(epoch)
+                entry = self._epochs_of.get(id(batches))  # loaders that are made anew for each epoch may share it
+                if entry is None or entry.of() is not batches:
+                    entry = self._epochs_of[id(batches)] = EpochOf(batches)
+                entry.begins(epoch)
             compare(self._world, loader, shadow, described)
             is_stream = isinstance(shadow.dataset, DealtStream)
             # It may shuffle as it goes: all ranks have to read it in one order.
@@ -119,9 +119,9 @@ class LocalLoaders:
             rows = length(loader.dataset)
             if rows is None:
                 return wrapped()
-            own = rows // self._world.size if loader.drop_last else math.ceil(rows / self._world.size)
+            rows_per_rank = rows // self._world.size if loader.drop_last else math.ceil(rows / self._world.size)
             share = self._share(loader.batch_size)
-            return own // share if loader.drop_last else math.ceil(own / share)
+            return rows_per_rank // share if loader.drop_last else math.ceil(rows_per_rank / share)
         if is_distributed(loader):
             return wrapped()
         return longest(self._shadow_of(loader))

@@ -60,29 +60,29 @@ class LocalNumbers:
         Raises:
             LockstepError: on every rank, when some have stepped more often than others, or at other learning rates.
         """
-        told = [given[0] for given in self._world.share([(self.steps, self._taken(), self._rates())])]
-        why = _parted([its[0] for its in told], [its[2] for its in told])
+        reports = [values[0] for values in self._world.share([(self.steps, self._taken(), self._rates())])]
+        why = _parted([its[0] for its in reports], [its[2] for its in reports])
         if why is not None:
             raise why
-        self._compare([its[1] for its in told])
+        self._compare([its[1] for its in reports])
 
     def compare_at_the_end(self) -> None:
         """Do so where ranks meet no more, but for the store of the job; nobody is left to catch an error."""
         name = f"what ranks let out, at the end of session {next(_ends)}"
         self._world.post(name, json.dumps([self.steps, self._taken(), self._rates()]).encode())
-        told = [json.loads(its) for its in self._world.collect(name)]
-        why = _parted([its[0] for its in told], [its[2] for its in told])
+        reports = [json.loads(its) for its in self._world.collect(name)]
+        why = _parted([its[0] for its in reports], [its[2] for its in reports])
         if why is not None:
             self._world.ledger.warn(str(why).removesuffix("."))
-        self._compare([its[1] for its in told])
+        self._compare([its[1] for its in reports])
 
     def _taken(self) -> list[tuple[str, str, int]]:
         taken = [(line, how, found) for (line, how), found in self._sums.items()]
         self._sums.clear()
         return taken
 
-    def _compare(self, told: list[list[tuple[str, str, int]]]) -> None:
-        sums = [{(line, how): found for line, how, found in its} for its in told]
+    def _compare(self, reports: list[list[tuple[str, str, int]]]) -> None:
+        sums = [{(line, how): found for line, how, found in its} for its in reports]
         for line, how in {key: None for its in sums for key in its}:
             if len({its.get((line, how)) for its in sums}) > 1:
                 self._world.ledger.note(f"{line}: {how}, which differs between the ranks: {_WHY}")
@@ -115,10 +115,10 @@ def _left_out(steps: list[int]) -> LockstepError:
     )
 
 
-def digest(held: Any) -> str:
+def digest(saved: Any) -> str:
     """Put what is saved into words that tell numbers of one rank from those of another."""
     words = []
-    for path, leaf in leaves(held):
+    for path, leaf in leaves(saved):
         if isinstance(leaf, torch.Tensor):
             if leaf.dtype != torch.uint8:  # states of generators, which are each rank's own
                 words += [f"{path}={part.flatten()[:_FIRST].tolist()}" for part in strided(leaf.detach())]

@@ -41,9 +41,9 @@ class LocalModels:
         self.in_backward = False
         self.weights = Weights(options.tail == "exact")
         self.ids: set[int] = set()  # of the parameters of models under DDP that are trained
-        self._held: set[int] = set()  # of all of theirs
-        self.met = 0  # forwards under DDP, and backwards, which all ranks have
-        self.met_before_step = 0  # likewise, when the last step of an optimizer began
+        self._all_ids: set[int] = set()  # of all of theirs
+        self.collective_calls = 0  # forwards under DDP, and backwards, which all ranks have
+        self.calls_before_step = 0  # likewise, when the last step of an optimizer began
         self.optimizers = 0  # that were made
         self._world = world
         self._rank_status = job.rank_status
@@ -82,7 +82,7 @@ class LocalModels:
                 if synced.pending:
                     self.unsettled.settle(synced)
                 synced.schedule.step()
-        self.met_before_step = self.met
+        self.calls_before_step = self.collective_calls
         if self._beside.pending and (read is None or not read.isdisjoint(self._beside.ids)):
             self.unsettled.settle(self._beside)
 
@@ -107,7 +107,7 @@ class LocalModels:
 
     def has_found_all(self) -> bool:
         """Tell whether the models under DDP hold all that optimizers train."""
-        return bool(optimized := self.trained.ids()) and optimized <= self._held
+        return bool(optimized := self.trained.ids()) and optimized <= self._all_ids
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class LocalModels:
                 return run(*args, **kwargs)
             if self.tuning.is_on:
                 self._maker.try_out(synced)
-            self.met += 1
+            self.collective_calls += 1
             # In its second forward DDP exchanges its buckets' order.
             outputs = meet(self._world, self._rank_status, "a forward under DDP", synced.forward, (args, kwargs), {})
             return self.weights.mark(outputs) if self.weights.is_used else outputs
@@ -171,9 +171,9 @@ class LocalModels:
         if not self._synced:
             return
         trained = self.trained.of_living()
-        own = [synced.ids.isdisjoint(trained) for synced in self._synced.values()]
+        untrained = [synced.ids.isdisjoint(trained) for synced in self._synced.values()]
         # An optimizer in a cycle goes when the garbage collector of a rank comes by.
-        of_ranks = [given[0] for given in self._world.share([own])]
+        of_ranks = [values[0] for values in self._world.share([untrained])]
         for key, flags in zip(list(self._synced), zip(*of_ranks, strict=True), strict=True):
             if all(flags):
                 self._drop(self._synced.pop(key))
@@ -181,7 +181,7 @@ class LocalModels:
     def _keep(self, synced: Synced) -> Synced:
         self._synced[id(synced.module)] = synced
         self.ids = {key for its in self._synced.values() for key in its.ids}
-        self._held = {id(parameter) for module in self.modules() for parameter in module.parameters()}
+        self._all_ids = {id(parameter) for module in self.modules() for parameter in module.parameters()}
         self.statistics.forget()
         return synced
 
@@ -191,7 +191,7 @@ class LocalModels:
             if any(parameter.requires_grad for parameter in synced.module.parameters()):
                 self._make(synced.module)
         self._maker.send_buffers(self._synced.values())
-        if self._synced and not (self.has_found_all() or self._beside.is_rest(self.trained, self._held)):
+        if self._synced and not (self.has_found_all() or self._beside.is_rest(self.trained, self._all_ids)):
             self.watch()
         elif self.watching and self._synced:
             self.rest()
@@ -214,7 +214,7 @@ class LocalModels:
             meet(self._world, self._rank_status, "a backward", run, args, kwargs)
         finally:
             self.in_backward = self.weights.is_backward = False
-        self.met += 1
+        self.collective_calls += 1
         for synced in self._synced.values():
             synced.ended()
             if synced.pending or self.unsettled.waiting:
@@ -235,8 +235,8 @@ class LocalModels:
         """
         for synced in self._synced.values():
             self._drop(synced, settle)
-        for known in (self._synced, self.ids, self._held):
-            known.clear()
+        for collection in (self._synced, self.ids, self._all_ids):
+            collection.clear()
         self._conversions.stop()
         if settle:
             self.unsettled.settle(self._beside)

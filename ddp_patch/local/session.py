@@ -30,7 +30,7 @@ class LocalSession(Session):
         self.models = LocalModels(self.options, self.job, self.world)
         self.local_numbers = LocalNumbers(self.world, self.models.trained.rates)
         self.unsettled = self.models.unsettled
-        self._own_dealing = Dealing(self.world, self.models.weights)
+        self._local_dealing = Dealing(self.world, self.models.weights)
         per_host = placement.local_world_size
         self.local_loaders = LocalLoaders(
             self.options, self.world, self.models, self.stream, per_host, self.local_numbers.compare
@@ -42,7 +42,7 @@ class LocalSession(Session):
         self, rows: Sequence[Patch], others: Sequence[Callable[[Session], list[Callable[[], None]]]] = ()
     ) -> None:
         """Apply every patch, or none. Every rank comes here together."""
-        self.rank_zero.note_output = lambda how, held: self.local_numbers.note_output(how, digest(held))
+        self.rank_zero.note_output = lambda how, saved: self.local_numbers.note_output(how, digest(saved))
         super().begin(rows, others)
 
     def _models(self) -> list[torch.nn.Module]:
@@ -88,12 +88,12 @@ class LocalSession(Session):
 
     def deal(self, data: Any, dim: int) -> Any:
         """Give this rank's rows of tensors that every rank holds whole."""
-        return self._own_dealing.of(data, dim)
+        return self._local_dealing.of(data, dim)
 
     def stepped(self, optimizer: Any, is_outermost: bool) -> None:
         """An optimizer of the script's has stepped."""
         models = self.models
-        if models.met != models.met_before_step:
+        if models.collective_calls != models.calls_before_step:
             models.after_step(optimizer)
         if not is_outermost:
             return

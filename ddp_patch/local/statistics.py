@@ -23,10 +23,11 @@ class Statistics:
             models: gives those under DDP.
         """
         self.are_renewed = False  # of whatever BatchNorm is called now
-        self.met = 0  # how often a BatchNorm took those of all rows without gradients, where ranks wait for each other
+        # How often a BatchNorm took those of all rows without gradients, where ranks wait for each other.
+        self.no_grad_syncs = 0
         self._trained = trained
         self._models = models
-        self._known: dict[int, tuple[weakref.ref[Any], bool]] = {}
+        self._cached: dict[int, tuple[weakref.ref[Any], bool]] = {}
 
     @contextmanager
     def renewed(self) -> Iterator[None]:
@@ -52,13 +53,13 @@ class Statistics:
         return running_mean is not None and self._is_of_a_model(running_mean)
 
     def _is_of_a_model(self, running_mean: Any) -> bool:
-        known = self._known.get(id(running_mean))
-        if known is None or known[0]() is not running_mean:
+        entry = self._cached.get(id(running_mean))
+        if entry is None or entry[0]() is not running_mean:
             layers = (layer for model in self._models() for layer in model.modules())
             is_own = any(vars(its)["_buffers"].get("running_mean") is running_mean for its in layers)
-            known = self._known[id(running_mean)] = weakref.ref(running_mean), is_own
-        return known[1]
+            entry = self._cached[id(running_mean)] = weakref.ref(running_mean), is_own
+        return entry[1]
 
     def forget(self) -> None:
         """There are other models now."""
-        self._known.clear()
+        self._cached.clear()

@@ -29,7 +29,7 @@ class Streams:
 
     def __init__(self, rank: int, device: torch.device) -> None:
         """Begin with one stream for all ranks."""
-        self.are_own = False
+        self.are_per_rank = False
         self._rank = rank
         self._device = torch.get_device_module(device.type) if device.type != "cpu" else None
         self._of_all: list[Any] = []  # where the stream of all ranks stands
@@ -40,9 +40,9 @@ class Streams:
 
     def part(self) -> None:
         """Draw from this rank's own stream from now on."""
-        if self.are_own:
+        if self.are_per_rank:
             return
-        self.are_own = True
+        self.are_per_rank = True
         self._of_all = states()
         if self._came_back_to is not None and self._rank == 0:
             return  # to a state that was its own
@@ -58,27 +58,27 @@ class Streams:
 
     def join(self) -> None:
         """Draw alike again: the view ends."""
-        if self.are_own:
-            self.are_own = False
+        if self.are_per_rank:
+            self.are_per_rank = False
             set_states(self._of_all)
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
         """Draw inside what every rank draws. Every rank comes here alike; reentrant."""
-        if not self.are_own or self._is_shared:
+        if not self.are_per_rank or self._is_shared:
             yield
             return
-        own, self._is_shared = states(), True
+        local_states, self._is_shared = states(), True
         set_states(self._of_all)
         try:
             yield
         finally:
             self._of_all, self._is_shared = states(), False
-            set_states(own)
+            set_states(local_states)
 
     def seed(self, what: str, seed: Any) -> Any:
         """Give what a generator is seeded with where the script says a seed."""
-        if not self.are_own or self._is_shared or isinstance(seed, bool) or not isinstance(seed, int):
+        if not self.are_per_rank or self._is_shared or isinstance(seed, bool) or not isinstance(seed, int):
             return seed
         if what != _OF_NUMPY and (what not in _GENERATORS or self._is_seeding):
             return seed
@@ -113,16 +113,16 @@ class Streams:
         if state in self._taken:
             return
         self._came_back_to = zlib.crc32(state.numpy().tobytes())
-        if self.are_own and self._rank:
+        if self.are_per_rank and self._rank:
             torch.default_generator.manual_seed(self._came_back_to + self._rank)
 
 
 class OwnSeeds(SystemRandom):
     """Seeds that a script says are a rank's own once the streams are; those of the system as ever."""
 
-    def __init__(self, streams: Streams, *given: Any) -> None:
+    def __init__(self, streams: Streams, *args: Any) -> None:
         """Draw nothing yet."""
-        super().__init__(*given)
+        super().__init__(*args)
         self._streams = streams
 
     # Who asks is found out by frames, among which none of this file may be.
@@ -131,4 +131,4 @@ class OwnSeeds(SystemRandom):
         return self._streams.seed(what, seed)
 
     def _are_alike(self) -> bool:
-        return not self._streams.are_own
+        return not self._streams.are_per_rank

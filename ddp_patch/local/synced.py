@@ -59,7 +59,7 @@ class Synced:
         # DDP reaches all of them in every backward, or says so; unless it looks for those that it does not.
         self._watched = self.dense if options.find_unused_parameters else [*self.dense[:1], *self.dense[-1:]]
         self._before: list[Any] | None = None  # ``_gradients()`` when the backward began; None if there were none
-        self._held: list[Any] = []
+        self._kept_grads: list[Any] = []
 
     def put_under(self, ddp: DistributedDataParallel) -> None:
         """Have another DDP average the gradients."""
@@ -113,8 +113,9 @@ class Synced:
     def _gradients(self) -> list[Any]:
         """Tell gradients that a backward reaches from those before it, in less time than hooks on the parameters."""
         found: list[Any] = []
-        self._held = list(map(grad_of, self._watched))  # no other one gets the identity of one that is let go meanwhile
-        for grad in self._held:
+        # Kept: no other one gets the identity of one that is let go meanwhile.
+        self._kept_grads = list(map(grad_of, self._watched))
+        for grad in self._kept_grads:
             found.append(grad if grad is None else (id(grad), grad._version))
         return found
 
@@ -123,7 +124,7 @@ class Synced:
         is_reached = False
         if self._before is not None:
             is_reached = self._gradients() != self._before
-            self._held = []
+            self._kept_grads = []
         else:
             for parameter in self._watched:
                 is_reached = is_reached or grad_of(parameter) is not None

@@ -29,12 +29,12 @@ def sum(world: World, value: Any) -> Any:
 def gather(world: World, value: Any) -> Any:
     """Give the rows of all ranks, row by row in turn, as the loader dealt them."""
     if isinstance(value, list):
-        parts = [given[0] for given in world.share([value])]
+        parts = [values[0] for values in world.share([value])]
         in_turn = itertools.chain.from_iterable(itertools.zip_longest(*parts, fillvalue=_NONE))
         return [row for row in in_turn if row is not _NONE]
     if not isinstance(value, Tensor) or value.dim() == 0:
         raise _refused("gather", value, "a tensor [b, ...] of rows, or a list; for a number, mean or sum")
-    forms = [given[0] for given in world.share([(len(value), tuple(value.shape[1:]), str(value.dtype))])]
+    forms = [values[0] for values in world.share([(len(value), tuple(value.shape[1:]), str(value.dtype))])]
     if len({form[1:] for form in forms}) > 1:
         raise _refused("gather", value, f"rows of one shape and dtype on all ranks; they have {forms}")
     counts = tuple(form[0] for form in forms)
@@ -52,15 +52,15 @@ def _sum(world: World, how: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float, Tensor)):
         raise _refused(how, value, "a number or a tensor")
     if isinstance(value, (int, float)):
-        parts = [given[0] for given in world.share([value])]
+        parts = [values[0] for values in world.share([value])]
         return builtins.sum(parts)
-    forms = {given[0] for given in world.share([(tuple(value.shape), str(value.dtype))])}
+    forms = {values[0] for values in world.share([(tuple(value.shape), str(value.dtype))])}
     if len(forms) > 1:
         raise _refused(how, value, f"one shape and dtype on all ranks; they have {sorted(forms)}")
-    own = value.detach()
-    if how == "mean" and not (own.is_floating_point() or own.is_complex()):
-        own = own.to(torch.get_default_dtype())
-    return world.all_reduce(own.long() if own.dtype == torch.bool else own)
+    local = value.detach()
+    if how == "mean" and not (local.is_floating_point() or local.is_complex()):
+        local = local.to(torch.get_default_dtype())
+    return world.all_reduce(local.long() if local.dtype == torch.bool else local)
 
 
 def _refused(how: str, value: Any, wanted: str) -> BatchError:

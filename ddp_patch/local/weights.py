@@ -30,14 +30,14 @@ class Share(NamedTuple):
         return None if rows % size == 0 else cls(rank, tuple(len(range(each, rows, size)) for each in range(size)))
 
     @property
-    def own_rows(self) -> int:
+    def local_rows(self) -> int:
         """How many this rank has."""
         return self.counts[self.rank]
 
     @property
     def weight(self) -> float:
         """What they count, where the mean over the ranks is taken."""
-        return self.own_rows * len(self.counts) / sum(self.counts)
+        return self.local_rows * len(self.counts) / sum(self.counts)
 
 
 class Weights:
@@ -53,7 +53,7 @@ class Weights:
         self.begun: Share | None = None  # of the backward that runs
         self.is_backward = False
         self._last: Share | None = None  # of the batch that was fetched last
-        self._held: weakref.WeakKeyDictionary[Any, Share | None] = weakref.WeakKeyDictionary()  # by iterator, in turn
+        self._shares: weakref.WeakKeyDictionary[Any, Share | None] = weakref.WeakKeyDictionary()  # by iterator, in turn
         self._unused: list[tuple[Any, Share | None]] = []  # of batches that no backward has followed, by iterator
 
     @property
@@ -62,7 +62,7 @@ class Weights:
 
         Where neither is, it does no harm: of what depends on no batch, the ranks' weights make the mean.
         """
-        return next(reversed([*self._held.values()]), self._last)
+        return next(reversed([*self._shares.values()]), self._last)
 
     def fetched(self, iterator: Any, share: Share | None) -> None:
         """A batch has come.
@@ -73,10 +73,10 @@ class Weights:
         """
         if not self.is_used or (not torch.is_grad_enabled() and self._goes_on_without(iterator)):
             return  # a look at other data within a training
-        self._held.pop(iterator, None)
+        self._shares.pop(iterator, None)
         if torch.is_grad_enabled():
-            self._held.pop(self, None)  # what the script has dealt itself is over
-        self._held[iterator] = self._last = share
+            self._shares.pop(self, None)  # what the script has dealt itself is over
+        self._shares[iterator] = self._last = share
         entry = weakref.ref(iterator), share
         if torch.is_grad_enabled() and entry not in self._unused:
             self._unused.append(entry)
@@ -97,10 +97,10 @@ class Weights:
         """
         self._unused = [(it, share) for it, share in self._unused if it() is not iterator]
         if self._goes_on_without(iterator):
-            self._held.pop(iterator, None)
+            self._shares.pop(iterator, None)
 
     def _goes_on_without(self, iterator: Any) -> bool:
-        return any(other is not iterator for other in self._held)
+        return any(other is not iterator for other in self._shares)
 
     def mark(self, outputs: Any) -> Any:
         """Have a model's outputs keep the weight of their batch."""
@@ -119,8 +119,8 @@ class Weights:
         share = self.begin()
         if share is None:
             return args, kwargs
-        given = args[0] if args else kwargs["tensors"]
-        tensors = (given,) if isinstance(given, Tensor) else tuple(given)
+        roots = args[0] if args else kwargs["tensors"]
+        tensors = (roots,) if isinstance(roots, Tensor) else tuple(roots)
         with torch.enable_grad():  # a backward may be called without
             weighed = tuple(_Weighed.apply(tensor, share.weight) for tensor in tensors)  # type: ignore[no-untyped-call]  # not annotated (torch 2.13)
         return (weighed, *args[1:]), {name: value for name, value in kwargs.items() if name != "tensors"}

@@ -127,7 +127,7 @@ def _batch_norm(session: LocalSession, wrapped: Any, instance: Any, args: Args, 
     ) -> Tensor:
         its = session.models.statistics
         if training and session.options.sync_batchnorm and its.are_of_all(session.models.inside, running_mean, weight):
-            its.met += not torch.is_grad_enabled()
+            its.no_grad_syncs += not torch.is_grad_enabled()
             return over_all_rows(input, running_mean, running_var, weight, bias, momentum, eps)
         result: Tensor = wrapped(input, running_mean, running_var, weight, bias, training, momentum, eps)
         return result
