@@ -62,14 +62,14 @@ def parse(argv: Sequence[str], accelerators: int) -> ScaleRequest:
         OptionError: for what cannot be understood or done.
         Help: for ``--help``.
     """
-    given, script, module, args = arguments.split("scale", argv, _VALUED, ("--no-plot",))
-    ranks = arguments.ranks("--ranks", given.get("--ranks", "1,2"), accelerators)
+    options, script, module, args = arguments.split("scale", argv, _VALUED, ("--no-plot",))
+    ranks = arguments.ranks("--ranks", options.get("--ranks", "1,2"), accelerators)
     if max(ranks) == 1:
         raise OptionError("--ranks 1 leaves nothing to compare. Write --ranks 1,2")
-    scaling = given.get("--scaling", "both")
+    scaling = options.get("--scaling", "both")
     if scaling not in (*SCALINGS, "both"):
         raise OptionError(f"--scaling {scaling} is not known. Write --scaling strong, weak or both")
-    draws = "--no-plot" not in given
+    draws = "--no-plot" not in options
     if draws:
         arguments.needs_matplotlib("scale", "--no-plot")
     return ScaleRequest(
@@ -78,10 +78,10 @@ def parse(argv: Sequence[str], accelerators: int) -> ScaleRequest:
         args=args,
         ranks=tuple(sorted({1, *ranks})),
         scalings=SCALINGS if scaling == "both" else (scaling,),
-        steps=arguments.whole("--steps", given.get("--steps", "30"), 30, least=2),
-        warmup=arguments.whole("--warmup", given.get("--warmup", "10"), 10),
-        repeat=arguments.whole("--repeat", given.get("--repeat", "1"), 3),
-        timeout=arguments.seconds("--timeout", given.get("--timeout", "600")),
-        out=arguments.folder("--out", given.get("--out", "ddp_patch-scale")),
+        steps=arguments.whole("--steps", options.get("--steps", "30"), 30, least=2),
+        warmup=arguments.whole("--warmup", options.get("--warmup", "10"), 10),
+        repeat=arguments.whole("--repeat", options.get("--repeat", "1"), 3),
+        timeout=arguments.seconds("--timeout", options.get("--timeout", "600")),
+        out=arguments.folder("--out", options.get("--out", "ddp_patch-scale")),
         draws=draws,
     )
