@@ -124,8 +124,8 @@ def main(argv: Sequence[str]) -> None:
 
 def _say_misplaced(command: Command) -> None:
     """Say so where one process runs, and the script is given what looks like our number of processes."""
-    is_given = any(argument.partition("=")[0] == "--nproc" for argument in command.args)
-    if is_given and not command.options and api.world_size() == 1:
+    has_nproc = any(argument.partition("=")[0] == "--nproc" for argument in command.args)
+    if has_nproc and not command.options and api.world_size() == 1:
         target = f"-m {command.target}" if command.module else command.target
         sys.stderr.write(
             f"python -m ddp_patch: --nproc stands after {target}, which gets it. For ddp_patch, write it before.\n"
@@ -206,10 +206,10 @@ def _spec_loader(spec: ModuleSpec) -> Load:
 def _hide_own_frames() -> None:
     """Show tracebacks as plain python does: beginning in the script."""
     previous = sys.excepthook
-    own = (__file__, "<frozen runpy>", runpy.__file__)
+    hidden = (__file__, "<frozen runpy>", runpy.__file__)
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        while traceback is not None and traceback.tb_frame.f_code.co_filename in own:
+        while traceback is not None and traceback.tb_frame.f_code.co_filename in hidden:
             traceback = traceback.tb_next
         previous(kind, error.with_traceback(traceback), traceback)
 

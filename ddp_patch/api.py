@@ -33,9 +33,9 @@ _MULTIPROCESSING = ("multiprocessing.process", "multiprocess.process", "billiard
 class Enabled:
     """What ``enable()`` returns: usable as a context manager and as a decorator, or ignored."""
 
-    def __init__(self, given: dict[str, Any], owns: bool) -> None:
+    def __init__(self, options: dict[str, Any], owns: bool) -> None:
         """Remember the options, and whether this very call started the session."""
-        self._given = given
+        self._options = options
         self._owns = owns
 
     def __enter__(self) -> Enabled:
@@ -57,7 +57,7 @@ class Enabled:
         """Make a function run with ddp_patch enabled, and the rest of the script without."""
         if self._owns:
             disable()
-        return _decorated(function, self._given)
+        return _decorated(function, self._options)
 
 
 @overload
@@ -155,7 +155,7 @@ def rank() -> int:
     """Give the number of this process in the job, from 0, which the launcher's variables no longer tell."""
     if State.joined is None:
         return 0
-    State.joined.one_process.was_told = True
+    State.joined.one_process.gave_rank = True
     return State.joined.placement.rank
 
 
@@ -202,28 +202,28 @@ def _is_typed() -> bool:
     return program.is_typed()
 
 
-def _decorated(function: F, given: dict[str, Any]) -> F:
+def _decorated(function: F, options: dict[str, Any]) -> F:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise OptionError(
             f"{function.__name__} is a generator function, whose body runs after its call has ended. Write "
             "@ddp_patch.enable above the function that goes through it."
         )
     if inspect.iscoroutinefunction(function):
-        return _decorated_coroutine(function, given)  # type: ignore[no-any-return]
+        return _decorated_coroutine(function, options)  # type: ignore[no-any-return]
 
     @functools.wraps(function)
     def enabled(*args: Any, **kwargs: Any) -> Any:
         if State.options is None and _is_typed():
             from .remote import launching  # noqa: PLC0415 — imports torch, only now needed
 
-            return launching.run(function, given, args, kwargs)
-        with enable(**given):
+            return launching.run(function, options, args, kwargs)
+        with enable(**options):
             return function(*args, **kwargs)
 
     return enabled  # type: ignore[return-value]
 
 
-def _decorated_coroutine(function: Callable[..., Any], given: dict[str, Any]) -> Any:
+def _decorated_coroutine(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     @functools.wraps(function)
     async def enabled(*args: Any, **kwargs: Any) -> Any:
         if State.options is None and _is_typed():
@@ -231,7 +231,7 @@ def _decorated_coroutine(function: Callable[..., Any], given: dict[str, Any]) ->
                 f"{function.__name__} is a coroutine function, which a notebook's own loop runs in this process. Write "
                 "@ddp_patch.enable above a function that calls asyncio.run()."
             )
-        with enable(**given):
+        with enable(**options):
             return await function(*args, **kwargs)
 
     return enabled

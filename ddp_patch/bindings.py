@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from .errors import PatchError
-from .patch import Patch, held, locate
+from .patch import Patch, locate, stored
 from .planted import Planted, Span, behind
 
 # Python's own views of the system, which its machinery works through.
@@ -26,17 +26,17 @@ class Bindings:
         self._patches = [patch for patch in patches if "." not in patch.target]
         self._names: dict[int, list[tuple[Any, Any]]] = {}
 
-    def of(self, value: Any, known: tuple[Any, str]) -> list[tuple[Any, Any]]:
-        """Names that are bound to an object, besides the known one."""
+    def of(self, value: Any, exclude: tuple[Any, str]) -> list[tuple[Any, Any]]:
+        """Names that are bound to an object, besides the excluded one."""
         if id(value) not in self._names:
             self._look_for({id(value), *self._originals()})
-        return [place for place in self._names[id(value)] if place != known and behind(held(*place)) is value]
+        return [place for place in self._names[id(value)] if place != exclude and behind(stored(*place)) is value]
 
     def _originals(self) -> Iterator[int]:
         for patch in self._patches:
             if patch.module in sys.modules:
                 with contextlib.suppress(PatchError):  # said where it is planted
-                    yield id(held(*locate(patch.module, patch.target)))
+                    yield id(stored(*locate(patch.module, patch.target)))
 
     def _look_for(self, wanted: set[int]) -> None:
         self._names = {value: [] for value in wanted}

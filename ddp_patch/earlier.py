@@ -26,10 +26,10 @@ def find_used(job: Job) -> list[Optimizer]:
     gc.collect()  # cycles that nobody holds any more are not in use
     optimizers = []
     for candidate in _candidates():
-        known = job.trained.get(id(candidate))
+        reference = job.trained.get(id(candidate))
         if isinstance(candidate, Optimizer):
             optimizers.append(candidate)
-        elif known is not None and known() is candidate:
+        elif reference is not None and reference() is candidate:
             continue  # the ranks did it together, in an earlier session
         elif isinstance(candidate, _BaseDataLoaderIter):
             raise OrderError(

@@ -182,7 +182,7 @@ def dims_by_name(door: str, function: Any, dims: Mapping[Argument, int | None] |
     """
     if dims is None:
         return None
-    named, known = {}, arguments_of(function)
+    named, arguments = {}, arguments_of(function)
     wrong = f"ddp_patch.{door}(dims={dims!r})"
     for argument, dim in dims.items():
         if not isinstance(argument, (str, int)) or not _is_dim(dim):
@@ -190,18 +190,18 @@ def dims_by_name(door: str, function: Any, dims: Mapping[Argument, int | None] |
                 f"{wrong}: a dict such as {{'x': 0, 'mask': 1, 'weight': None}}, of dimensions counted from 0."
             )
         if isinstance(argument, str):
-            if known.has_others and not known.named:
+            if arguments.has_others and not arguments.named:
                 raise OptionError(
                     f"{wrong}: how {_name(function)} names its arguments is not known. Write positions: {{0: 0}}."
                 )
-            is_there = argument in known.named
+            is_there = argument in arguments.named
         else:
-            is_there = 0 <= argument < len(known.positional)
-        if not is_there and not known.has_others:
+            is_there = 0 <= argument < len(arguments.positional)
+        if not is_there and not arguments.has_others:
             raise OptionError(
-                f"{wrong}: {_name(function)} has no argument {argument!r}. It has {', '.join(known.positional)}."
+                f"{wrong}: {_name(function)} has no argument {argument!r}. It has {', '.join(arguments.positional)}."
             )
-        named[known.positional[argument] if isinstance(argument, int) and is_there else argument] = dim
+        named[arguments.positional[argument] if isinstance(argument, int) and is_there else argument] = dim
     return named
 
 

@@ -30,7 +30,7 @@ def _accelerator() -> Any:
 
 def same(left: list[Any], right: list[Any]) -> bool:
     """Tell whether nothing was drawn between two states."""
-    left_torchs, right_torchs = [[held[0], *filter(torch.is_tensor, held[3:])] for held in (left, right)]
+    left_torchs, right_torchs = [[state[0], *filter(torch.is_tensor, state[3:])] for state in (left, right)]
     alike = len(left_torchs) == len(right_torchs) and all(map(torch.equal, left_torchs, right_torchs))
     return alike and same_beside_torch(left, right)
 
@@ -47,27 +47,27 @@ def same_numbers(left: Any, right: Any) -> bool:
     return left[2:] == right[2:] and bool((left[1] == right[1]).all())
 
 
-def set_states(held: list[Any]) -> None:
+def set_states(saved: list[Any]) -> None:
     """Go on from there."""
-    torch.default_generator.set_state(held[0])
-    random.setstate(held[1])
-    if held[2] is not None:
-        sys.modules["numpy"].random.set_state(held[2])
-    if held[3] is not None and _accelerator() is not None:
-        _accelerator().set_rng_state(held[3])
+    torch.default_generator.set_state(saved[0])
+    random.setstate(saved[1])
+    if saved[2] is not None:
+        sys.modules["numpy"].random.set_state(saved[2])
+    if saved[3] is not None and _accelerator() is not None:
+        _accelerator().set_rng_state(saved[3])
 
 
 @contextlib.contextmanager
-def same_draws(own: Sequence[Any] = ()) -> Iterator[Callable[[], None]]:
+def same_draws(generators: Sequence[Any] = ()) -> Iterator[Callable[[], None]]:
     """Give a function that sets the generators back to where they are now.
 
     Args:
-        own: generators of the script's own, which are set back as well.
+        generators: of the script's own, which are set back as well.
     """
-    held, its = states(), [(generator, state_of(generator)) for generator in own]
+    saved, its = states(), [(generator, state_of(generator)) for generator in generators]
 
     def draw_again() -> None:
-        set_states(held)
+        set_states(saved)
         for generator, state in its:
             set_state_of(generator, state)
 
@@ -88,8 +88,8 @@ def _same_state(left: Any, right: Any) -> bool:
 def kinds() -> tuple[type, ...]:
     """Classes of the generators that a script may make for itself."""
     numpy = sys.modules.get("numpy")
-    known = (torch.Generator, random.Random)
-    return (*known, numpy.random.Generator, numpy.random.RandomState) if numpy else known
+    classes = (torch.Generator, random.Random)
+    return (*classes, numpy.random.Generator, numpy.random.RandomState) if numpy else classes
 
 
 def state_of(generator: Any) -> Any:

@@ -14,7 +14,7 @@ from .option_forms import FORMS, PARSERS, check_values, invalid
 
 PREFIX = "DDP_PATCH_"
 # Told by one of our processes to another.
-_OWN_VARIABLES = {
+_INTERNAL_VARIABLES = {
     "DDP_PATCH_AGENT",
     "DDP_PATCH_HEEDED",
     "DDP_PATCH_UNSAID",
@@ -116,24 +116,24 @@ class Options:
             )
 
     @classmethod
-    def resolve(cls, given: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Options:
+    def resolve(cls, keywords: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Options:
         """Combine keyword arguments with the DDP_PATCH_* variables.
 
         Raises:
             OptionError: for an unknown name, or a value that cannot be used.
         """
         names = [f.name for f in dataclasses.fields(cls)]
-        for name in given:
+        for name in keywords:
             if name not in names:
                 raise OptionError(f"ddp_patch.enable() has no option {name!r}. {meant(name, names)}")
         environ = os.environ if environ is None else environ
-        known = {*map(variable, names), *_OWN_VARIABLES}
+        expected = {*map(variable, names), *_INTERNAL_VARIABLES}
         for name in environ:
-            if name.startswith(PREFIX) and name not in known:
+            if name.startswith(PREFIX) and name not in expected:
                 close = meant(name.removeprefix(PREFIX).lower(), [*names, "key"], variable)
                 raise OptionError(f"{name} is set, and is no option. {close}")
         from_environ = {name: parse(name, environ[variable(name)]) for name in names if environ.get(variable(name))}
-        options = cls(**{**from_environ, **given})
+        options = cls(**{**from_environ, **keywords})
         options._check_together()
         return options
 
@@ -142,10 +142,10 @@ class Options:
         pairs = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return ", ".join(f"{name}={value!r}" for name, value in pairs.items() if value != getattr(other, name))
 
-    def contradict(self, given: Mapping[str, Any]) -> bool:
+    def contradict(self, options: Mapping[str, Any]) -> bool:
         """Tell whether an option that is not at its default has another value here."""
-        own = {name: getattr(self, name) for name in given}
-        return any(own[name] not in (value, getattr(type(self)(), name)) for name, value in given.items())
+        current = {name: getattr(self, name) for name in options}
+        return any(current[name] not in (value, getattr(type(self)(), name)) for name, value in options.items())
 
     def as_variables(self) -> dict[str, str]:
         """Give the variables that resolve to these options."""

@@ -15,7 +15,7 @@ from types import CodeType
 from typing import Any
 
 KINDS = ("loading", "waiting", "effects", "optimizer")
-_OWN = str(Path(__file__).parent)
+_PACKAGE = str(Path(__file__).parent)
 _LEFT_OUT = 3  # steps, in which modules are observed and accumulation is learned
 _KEPT = 512  # steps
 _PROFILED = (10, 12)  # between which steps Python's own profiler runs, where a report was asked for
@@ -134,7 +134,7 @@ def _of_ours(entries: list[Any]) -> tuple[int, float]:
     """Count the calls of our functions and of what these call in C, but for what waits; and their seconds."""
     calls, seconds = 0, 0.0
     for entry in entries:
-        if isinstance(entry.code, CodeType) and entry.code.co_filename.startswith(_OWN):
+        if isinstance(entry.code, CodeType) and entry.code.co_filename.startswith(_PACKAGE):
             called = [sub for sub in entry.calls or () if isinstance(sub.code, str) and not _waits(sub.code)]
             calls += entry.callcount + sum(sub.callcount for sub in called)
             seconds += entry.inlinetime + sum(sub.inlinetime for sub in called)

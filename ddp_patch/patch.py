@@ -86,7 +86,7 @@ def locate(module: str, path: str) -> tuple[Any, str]:
     return owner, attribute
 
 
-def held(owner: Any, attribute: Any) -> Any:
+def stored(owner: Any, attribute: Any) -> Any:
     """What an owner itself holds; ABSENT for nothing."""
     return owner.get(attribute, ABSENT) if isinstance(owner, dict) else vars(owner).get(attribute, ABSENT)
 

@@ -17,7 +17,7 @@ import wrapt
 
 from .bindings import Bindings
 from .errors import PatchError
-from .patch import ABSENT, Patch, along_mro, exists, held, is_function, locate, places, put
+from .patch import ABSENT, Patch, along_mro, exists, is_function, locate, places, put, stored
 from .planted import Planted, Span
 
 
@@ -95,14 +95,14 @@ class Patcher:
             for patch in patches
             for owner, attribute in (locate(module, path) for module, path in places(patch))
         }
-        own = [done for done in self._log if (id(done.owner), done.attribute) in targets]
-        self._log = [done for done in self._log if done not in own]
+        removed = [done for done in self._log if (id(done.owner), done.attribute) in targets]
+        self._log = [done for done in self._log if done not in removed]
         self.applied = [patch for patch in self.applied if patch not in patches]
-        _raise_if_foreign([_restore(done) for done in reversed(own)])
+        _raise_if_foreign([_restore(done) for done in reversed(removed)])
 
     def _plant(self, patch: Patch, bound: Bindings) -> None:
         (owner, attribute), *others = [locate(module, path) for module, path in places(patch)]
-        original = held(owner, attribute)
+        original = stored(owner, attribute)
         # Read along the MRO from __dict__, never getattr: binding would turn a staticmethod or an inherited
         # slot wrapper into something that cannot be put back.
         wrapped = along_mro(owner, attribute) if original is ABSENT else original
@@ -121,7 +121,7 @@ class Patcher:
         planted._self_span = span
         self._set(_Done(owner, attribute, original, planted, patch.gives_way))
         for other, other_attribute in others:
-            if original is not ABSENT and held(other, other_attribute) is original:
+            if original is not ABSENT and stored(other, other_attribute) is original:
                 self._set(_Done(other, other_attribute, original, planted, patch.gives_way))
         if "." not in patch.target and is_function(wrapped):
             for module, name in bound.of(wrapped, (owner, attribute)):
@@ -139,7 +139,7 @@ class Patcher:
 
 
 def _restore(done: _Done) -> str | None:
-    found = held(done.owner, done.attribute)
+    found = stored(done.owner, done.attribute)
     # torch.fx takes methods away for a while, and puts back what it got from the class: a binding of the wrapper.
     if not _is(found, done.planted):
         if done.gives_way or _calls(found, done.planted):

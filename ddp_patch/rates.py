@@ -44,7 +44,9 @@ class Rates:
         self._length, self._unit = warmup_of(options.warmup)
         # How many epochs of each loader were done at its last step with that, or when it was made.
         self._seen: weakref.WeakKeyDictionary[Any, dict[str, float]] = weakref.WeakKeyDictionary()
-        self._own: weakref.WeakKeyDictionary[Any, list[tuple[dict[str, Any], Any, Any]]] = weakref.WeakKeyDictionary()
+        self._scaled: weakref.WeakKeyDictionary[Any, list[tuple[dict[str, Any], Any, Any]]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def factor(self, optimizer: Any) -> float:
         """Give what an optimizer's learning rates are multiplied by after the warmup."""
@@ -79,32 +81,32 @@ class Rates:
         if any(optimizer is other for other in around):
             return
         self.after(optimizer)  # an earlier step raised
-        groups = [group for other in around for group, _, _ in self._own.get(other, [])]
+        groups = [group for other in around for group, _, _ in self._scaled.get(other, [])]
         scaled_already = {id(parameter) for group in groups for parameter in group["params"]}
-        own = [group for group in optimizer.param_groups if scaled_already.isdisjoint(map(id, group["params"]))]
-        if own:
-            self._refuse_same_batches(own)
-            self._scale(optimizer, own)
+        unscaled = [group for group in optimizer.param_groups if scaled_already.isdisjoint(map(id, group["params"]))]
+        if unscaled:
+            self._refuse_same_batches(unscaled)
+            self._scale(optimizer, unscaled)
             self._say(optimizer, self.factor(optimizer))
 
     def _scale(self, optimizer: Any, groups: Sequence[dict[str, Any]]) -> None:
-        factor, own = self.factor(optimizer), []
+        factor, entries = self.factor(optimizer), []
         for group in groups:
             rate = group.get("lr")
             if rate is None:
                 raise _without_rate(optimizer)
-            own.append((group, rate, rate * (1 + (factor - 1) * self._done(group))))
-        self._own[optimizer] = own
-        for group, _, scaled in own:
+            entries.append((group, rate, rate * (1 + (factor - 1) * self._done(group))))
+        self._scaled[optimizer] = entries
+        for group, _, scaled in entries:
             group["lr"] = scaled
 
     def _restore(self, optimizer: Any) -> list[dict[str, Any]]:
         """Give an optimizer the script's rates, but where the script has set another one; return those groups."""
-        own = self._own.pop(optimizer, [])
-        for group, rate, scaled in own:
+        entries = self._scaled.pop(optimizer, [])
+        for group, rate, scaled in entries:
             if group["lr"] is scaled:
                 group["lr"] = rate
-        return [group for group, _, _ in own]
+        return [group for group, _, _ in entries]
 
     def with_closure(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Have what a step calls find and set the script's rates; give the step's arguments, or None to leave them.
@@ -114,7 +116,7 @@ class Rates:
             args: of its step, itself the first.
             kwargs: of its step.
         """
-        if optimizer not in self._own:
+        if optimizer not in self._scaled:
             return None
 
         def around(closure: Any) -> Any:
@@ -122,11 +124,11 @@ class Rates:
                 return closure
 
             @functools.wraps(closure)
-            def called(*its: Any, **its_own: Any) -> Any:
+            def called(*arguments: Any, **keywords: Any) -> Any:
                 groups = self._restore(optimizer)
-                given = closure(*its, **its_own)  # where it raises, the step is over
+                result = closure(*arguments, **keywords)  # where it raises, the step is over
                 self._scale(optimizer, groups)
-                return given
+                return result
 
             return called
 
@@ -150,10 +152,10 @@ class Rates:
         """
         if any(optimizer is other for other in around):
             return
-        own = self._restore(optimizer)
-        if own and self._length:
+        groups = self._restore(optimizer)
+        if groups and self._length:
             step = self._step(optimizer)
-            for group in own:
+            for group in groups:
                 group[DONE] = min(1.0, group.get(DONE, 0.0) + step)
 
     def _done(self, group: dict[str, Any]) -> float:

@@ -140,7 +140,7 @@ class Session(Once):
             others: what else is put in place; each gives what takes it back.
         """
         job, placement = self.job, self.job.placement
-        Frozen.refuse([given[0] for given in self.world.share([job.one_process.suspects()])])
+        Frozen.refuse([values[0] for values in self.world.share([job.one_process.suspects()])])
         World.current, World.is_child = self.world, False
         self.is_running = True
         self.plant(rows)
@@ -169,9 +169,9 @@ class Session(Once):
         """Apply patches, those of libraries as soon as the script imports them."""
         self._patcher.apply(rows)
 
-    def agreed(self, own: Any) -> list[Any]:
+    def agreed(self, value: Any) -> list[Any]:
         """Give what each rank measured, where all are at the same point; else this rank alone."""
-        return [given[0] for given in self.world.share([own])] if self.rank_zero.in_lockstep() else [own]
+        return [values[0] for values in self.world.share([value])] if self.rank_zero.in_lockstep() else [value]
 
     def deal(self, data: Any, dim: int) -> Any:
         """Make batches of tensors that every rank holds whole."""

@@ -25,8 +25,8 @@ def arguments_of(function: Callable[..., Any]) -> Arguments:
         return _of_operator(function)
     owner, is_without_context = getattr(function, "__self__", None), False
     if isinstance(owner, type) and getattr(function, "__name__", "") == "apply" and hasattr(owner, "forward"):
-        own = [kind for kind in owner.__mro__ if not kind.__module__.startswith("torch.")]
-        is_without_context = any("setup_context" in vars(kind) for kind in own)
+        classes = [kind for kind in owner.__mro__ if not kind.__module__.startswith("torch.")]
+        is_without_context = any("setup_context" in vars(kind) for kind in classes)
         function = owner.forward
     else:
         owner = None

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from .session import Session
 
 
-def start(options: Options, stopped: Callable[[], None], told: Callable[[], str]) -> None:
+def start(options: Options, stopped: Callable[[], None], report: Callable[[], str]) -> None:
     """Join the other ranks, or start them in place of this process, or leave one process as it is.
 
     Args:
         options: of the session.
         stopped: is called when it ends.
-        told: gives the report.
+        report: gives the report.
 
     Raises:
         OptionError: when the launcher started another number of ranks than asked for.
@@ -44,7 +44,7 @@ def start(options: Options, stopped: Callable[[], None], told: Callable[[], str]
     else:
         relaunch.refuse_other_count(options.nproc, launched.world_size)
     if launched is None or launched.world_size == 1:
-        _report_alone(options, told)
+        _report_alone(options, report)
         return
     if State.joined is None:
         if not launched.launcher.keeps:
@@ -77,6 +77,6 @@ def _torch_version() -> str:
     return str(torch.__version__)
 
 
-def _report_alone(options: Options, told: Callable[[], str]) -> None:
+def _report_alone(options: Options, report: Callable[[], str]) -> None:
     if options.report:
-        atexit.register(lambda: sys.stderr.write(told()))
+        atexit.register(lambda: sys.stderr.write(report()))

@@ -21,7 +21,7 @@ PIECE = 2**20  # entries
 _NO_CONTAINERS = (Tensor, Opaque, int, float, str, type(None))
 
 
-def map_leaves(function: Callable[[Any], Any], value: Any, known: dict[int, Any] | None = None) -> Any:
+def map_leaves(function: Callable[[Any], Any], value: Any, memo: dict[int, Any] | None = None) -> Any:
     """Rebuild a structure with ``function`` applied to every leaf; an unchanged structure is returned as it is.
 
     Containers keep their type (a named tuple stays one, a dict subclass keeps its attributes), and one that is there
@@ -30,27 +30,27 @@ def map_leaves(function: Callable[[Any], Any], value: Any, known: dict[int, Any]
     Args:
         function: of a leaf.
         value: a structure.
-        known: what became of containers before, by identity, in other structures that this one has some in common with.
+        memo: what became of containers before, by identity, in other structures that this one has some in common with.
     """
     if isinstance(value, _NO_CONTAINERS):
         return function(value)
-    if known is None:
-        known = {}
-    elif id(value) in known:
-        return known[id(value)]
+    if memo is None:
+        memo = {}
+    elif id(value) in memo:
+        return memo[id(value)]
     kind = type(value)
     if kind is tuple or kind is list:  # in every step
         items = [
-            function(item) if isinstance(item, _NO_CONTAINERS) else map_leaves(function, item, known) for item in value
+            function(item) if isinstance(item, _NO_CONTAINERS) else map_leaves(function, item, memo) for item in value
         ]
         result = value if all(map(operator.is_, items, value)) else kind(items)
     elif kind is dict and not value:
         result = value
     elif is_container(value):
-        result = map_items(lambda item: map_leaves(function, item, known), value)
+        result = map_items(lambda item: map_leaves(function, item, memo), value)
     else:
         return function(value)
-    known[id(value)] = result
+    memo[id(value)] = result
     return result
 
 
@@ -91,10 +91,10 @@ def _like(value: dict[Any, Any], changed: dict[Any, Any]) -> Any:
     if getattr(value, "__dict__", None) is value:
         twin.__dict__ = twin
         return twin
-    held = getattr(twin, "__dict__", {})
+    attributes = getattr(twin, "__dict__", {})
     for key, item in changed.items():
-        if isinstance(key, str) and held.get(key) is value[key]:
-            held[key] = item
+        if isinstance(key, str) and attributes.get(key) is value[key]:
+            attributes[key] = item
     return twin
 
 

@@ -64,22 +64,22 @@ def check_rule(
 def _rule(function: Any, kind: str | None, dims: Mapping[Argument, int | None] | None, out_dims: Any) -> Rule:
     if kind not in (None, "rowwise", *KINDS):
         raise ValueError(f"kind={kind!r}: 'rowwise', 'sum' or 'mean'")
-    known = rule_of(function)
-    by_name = dims_by_name("testing.check_rule", function if known is None else known.function, dims)
-    if known is None:
+    rule = rule_of(function)
+    by_name = dims_by_name("testing.check_rule", function if rule is None else rule.function, dims)
+    if rule is None:
         return Rule(function, kind or "rowwise", by_name, 0 if out_dims is _AS_REGISTERED else out_dims)
-    given = {
-        "kind": known.kind if kind is None else kind,
-        "dims": known.dims if dims is None else by_name,
-        "out_dims": known.out_dims if out_dims is _AS_REGISTERED else out_dims,
+    requested = {
+        "kind": rule.kind if kind is None else kind,
+        "dims": rule.dims if dims is None else by_name,
+        "out_dims": rule.out_dims if out_dims is _AS_REGISTERED else out_dims,
     }
-    for name, value in given.items():
-        if value != getattr(known, name):
+    for name, value in requested.items():
+        if value != getattr(rule, name):
             raise ValueError(
-                f"{name}={value!r}: {known.name} is registered with {name}={getattr(known, name)!r}, and that is what "
+                f"{name}={value!r}: {rule.name} is registered with {name}={getattr(rule, name)!r}, and that is what "
                 "is checked. Register it so, or check the function that you registered."
             )
-    return known
+    return rule
 
 
 class _Check:
@@ -139,15 +139,15 @@ class _Check:
         return results, list(grads)
 
     def _call(self, fresh: Mapping[Argument, Tensor], start: int, count: int) -> list[Any]:
-        def own(place: Argument, value: Any) -> Any:
+        def part(place: Argument, value: Any) -> Any:
             if place not in fresh:
                 return value
             dim = self._dims.get(place)
             return fresh[place].clone() if dim is None else fresh[place].narrow(dim, start, count).clone()
 
-        args = [own(place, value) for place, value in enumerate(self._args)]
-        kwargs = {name: own(name, value) for name, value in self._kwargs.items()}
-        known = nodes_of((args, kwargs))
+        args = [part(place, value) for place, value in enumerate(self._args)]
+        kwargs = {name: part(name, value) for name, value in self._kwargs.items()}
+        input_nodes = nodes_of((args, kwargs))
         try:
             result = self._rule.function(*args, **kwargs)
         except Exception as error:
@@ -164,7 +164,7 @@ class _Check:
             ) from error
         if self._rule.kind in KINDS and not isinstance(result, Tensor):
             raise RuleError(f"{self._rule.name} gives {type(result).__name__}; a reduction gives one tensor")
-        for other in leaves_below(nodes_of(result), known):
+        for other in leaves_below(nodes_of(result), input_nodes):
             raise RuleError(
                 f"{self._rule.name} uses a tensor of shape {tuple(other.shape)} that needs a gradient and is none of "
                 "its arguments. Pass it as one"

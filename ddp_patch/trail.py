@@ -47,8 +47,8 @@ class Trail:
         self.depth = 0  # > 0 while it is at one, and may be waiting
         self.in_turn = False  # it is at an effect, which one rank has for all
         self.recorder: Any = None  # gets every point as well
-        self.hold_at = NOWHERE  # from this point on, ``held`` is called
-        self.held: Callable[[int], None] = _go_on
+        self.hold_at = NOWHERE  # from this point on, ``on_hold`` is called
+        self.on_hold: Callable[[int], None] = _go_on
         self.detail: Sequence[Any] = ()  # of the present one, for messages
         self.words: Any = memoryview(bytearray(_BYTES)).cast("Q")
         self.others: dict[int, Any] = {}  # rank of this host -> its words
@@ -82,7 +82,7 @@ class Trail:
             return False
         count = self.count = self.count + 1
         if count >= self.hold_at:
-            self.held(count)
+            self.on_hold(count)
         self.depth += 1
         if self.recorder is not None:
             self.recorder.enter(count, what, size, self.detail)
@@ -132,13 +132,13 @@ def count_of(words: Sequence[int]) -> int:
     return int(max(words[:SLOTS])) >> _HALF
 
 
-def differ(own: Sequence[int], other: Sequence[int]) -> int | None:
+def differ(local: Sequence[int], other: Sequence[int]) -> int | None:
     """Give the number of the first point that two ranks know to differ in."""
-    pairs = zip(own[:SLOTS], other[:SLOTS], strict=True)
+    pairs = zip(local[:SLOTS], other[:SLOTS], strict=True)
     return min((mine >> _HALF for mine, its in pairs if mine != its and mine >> _HALF == its >> _HALF), default=None)
 
 
-def own_words(descriptor: int) -> Any:
+def local_words(descriptor: int) -> Any:
     """Make the memory behind a file the words of this rank."""
     os.ftruncate(descriptor, _BYTES)
     return memoryview(mmap.mmap(descriptor, _BYTES)).cast("Q")

@@ -60,7 +60,7 @@ class Agreement:
         self._tries = 0
         self._is_over = False
         self._one = threading.Lock()  # of the two threads finishes a round
-        trail.held = self._held
+        trail.on_hold = self._hold
         self._listen()
 
     def ask(self, what: int) -> None:
@@ -155,7 +155,7 @@ class Agreement:
         self._point = max(map(int, posted)) + 1
         self._trail.hold_at = self._point  # now that it is known to whoever is held
 
-    def _held(self, count: int) -> None:
+    def _hold(self, count: int) -> None:
         """Keep the script's thread at a point until it is known which one it is."""
         while self._trail.hold_at == 0:
             if self._is_over or self._rank_status.out_of_step is not None:

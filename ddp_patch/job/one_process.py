@@ -36,7 +36,7 @@ class OneProcess:
         self._launchers = launchers
         self.variables = {name: value for name, value in environ.items() if name in VARIABLES}
         self.is_hiding = False
-        self.was_told = False  # the program got its rank from us: what it calls a rank may be that
+        self.gave_rank = False  # the program got its rank from us: what it calls a rank may be that
         self.asked: set[str] = set()  # variables that the program was told are not there
         self._frozen = Frozen(self.variables)
 
@@ -53,7 +53,7 @@ class OneProcess:
 
     def suspects(self) -> dict[str, int]:
         """Find numbers that modules may have noted as their rank before."""
-        return {} if self.was_told else self._frozen.suspects()
+        return {} if self.gave_rank else self._frozen.suspects()
 
     def show(self) -> None:
         """Put the variables back as the launcher left them, and the group if it was the launcher who made it."""

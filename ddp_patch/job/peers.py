@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..trail import SAID, Trail, others_words, own_words
+from ..trail import SAID, Trail, local_words, others_words
 from . import hosts, last_words
 from .held_back import HeldBack
 from .last_words import LastWords
@@ -46,7 +46,7 @@ class Peers:
         self._held_back = HeldBack()
         memory = os.memfd_create("ddp_patch") if hasattr(os, "memfd_create") else None
         if memory is not None:
-            trail.words = own_words(memory)
+            trail.words = local_words(memory)
             self._own.append(memory)
         name, words = "where the ranks run", last_words.descriptor(rank)
         rank_status.post(name, json.dumps([hosts.host(), os.getpid(), memory, words]).encode())
