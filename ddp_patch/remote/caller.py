@@ -41,7 +41,7 @@ def call(
     Raises:
         LaunchError: for what cannot be handed over, or if a rank was killed.
     """
-    packed, held = parcel.pack(function, args, kwargs)
+    packed, tracked = parcel.pack(function, args, kwargs)
     folder = Path(tempfile.mkdtemp(prefix="ddp_patch_call_"))
     try:
         found = {**surroundings.seen(), "options": dict(options)}
@@ -52,7 +52,7 @@ def call(
         finally:
             _end(process)
         logs.go_on_at_the_end()
-        return _taken(folder, process.returncode, held, getattr(function, "__name__", str(function)))
+        return _taken(folder, process.returncode, tracked, getattr(function, "__name__", str(function)))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -117,16 +117,16 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 stream.close()  # type: ignore[union-attr]
 
 
-def _taken(folder: Path, code: int, held: list[Any], name: str) -> Any:
+def _taken(folder: Path, code: int, tracked: list[Any], name: str) -> Any:
     parts = [path.read_bytes() for path in (folder / "changed", folder / "result") if path.exists()]
-    came = parcel.unpickler(held, b"".join(parts))
+    came = parcel.unpickler(tracked, b"".join(parts))
     if parts:
         changed, state = came.load()
-        changes.make(held, changed)
+        changes.make(tracked, changed)
         surroundings.set_state(state)
     failed = sorted(folder.glob("error.*"), key=lambda path: path.stat().st_mtime_ns)
     if failed:
-        raise parcel.unpack_error(held, failed[0].read_bytes())
+        raise parcel.unpack_error(tracked, failed[0].read_bytes())
     if code or len(parts) < 2:
         raise LaunchError(
             f"ddp_patch.launch({name}): the ranks ended with exit code {code} and without a result: one was killed, "

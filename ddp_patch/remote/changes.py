@@ -57,17 +57,17 @@ class OfOptimizer(NamedTuple):
     has_stepped: bool  # as far as a scheduler asks
 
 
-def note(held: Sequence[Any]) -> list[Any]:
+def note(tracked: Sequence[Any]) -> list[Any]:
     """Note how things are before a call."""
-    prints = Prints(numbered(held))
-    return [_seen(each, prints) for each in held]
+    prints = Prints(numbered(tracked))
+    return [_seen(each, prints) for each in tracked]
 
 
-def changes(held: Sequence[Any], before: Sequence[Any]) -> dict[int, Any]:
+def changes(tracked: Sequence[Any], before: Sequence[Any]) -> dict[int, Any]:
     """Give what is another one since, by position."""
     found: dict[int, Any] = {}
-    prints = Prints(numbered(held))
-    for index, (each, was) in enumerate(zip(held, before, strict=True)):
+    prints = Prints(numbered(tracked))
+    for index, (each, was) in enumerate(zip(tracked, before, strict=True)):
         if isinstance(each, Tensor):
             if _seen(each, prints) != was:
                 # On an accelerator, unpickling would make the caller use it.
@@ -93,11 +93,11 @@ def changes(held: Sequence[Any], before: Sequence[Any]) -> dict[int, Any]:
     return found
 
 
-def make(held: Sequence[Any], changed: Mapping[int, Any]) -> None:
+def make(tracked: Sequence[Any], changed: Mapping[int, Any]) -> None:
     """Change the caller's own likewise."""
     with torch.no_grad():
         for index, value in changed.items():
-            each = held[index]
+            each = tracked[index]
             if isinstance(each, Tensor):
                 _write(each, value)
             elif isinstance(each, nn.Module):
@@ -135,19 +135,19 @@ def _of_module(
     layers: dict[str, Any],
     attributes: dict[str, Any],
 ) -> OfModule:
-    held = _held_by(module)
+    tensors_now = _tensors_of(module)
     changed, gone = _of_attributes(module, prints, attributes)
     return OfModule(
         module.training,
         {
             # ``self.center = 0.9 * self.center`` puts another one into its place, which may have a graph.
             place: value if value is None or value.is_leaf else value.detach()
-            for place, value in held.items()
+            for place, value in tensors_now.items()
             if place not in tensors or tensors[place] is not value
         },
         {name: layer for name, layer in module._modules.items() if name not in layers or layers[name] is not layer},
         changed,
-        [name for where, name in tensors if (where, name) not in held]
+        [name for where, name in tensors if (where, name) not in tensors_now]
         + [name for name in layers if name not in module._modules]
         + gone,
         module.__class__ if module.__class__ is not kind else None,
@@ -192,35 +192,35 @@ def _make_module(module: nn.Module, its: OfModule) -> None:
     vars(module).update(its.attributes)
 
 
-def _held_by(module: nn.Module) -> dict[tuple[str, str], Tensor | None]:
+def _tensors_of(module: nn.Module) -> dict[tuple[str, str], Tensor | None]:
     """Its own buffers and parameters."""
     return {(where, name): value for where in _TENSORS for name, value in getattr(module, where).items()}
 
 
-def _write(own: Tensor, its: OfTensor) -> None:
+def _write(target: Tensor, its: OfTensor) -> None:
     value = its.value
-    if is_lazy(own):
-        own.materialize(value.shape, dtype=value.dtype)
-    if own.shape == value.shape and own.dtype == value.dtype:
-        _copy(own, value)
+    if is_lazy(target):
+        target.materialize(value.shape, dtype=value.dtype)
+    if target.shape == value.shape and target.dtype == value.dtype:
+        _copy(target, value)
     else:
-        own.data = value.to(own.device)
-    if own.is_leaf and own.requires_grad != its.requires_grad:
-        own.requires_grad_(its.requires_grad)
+        target.data = value.to(target.device)
+    if target.is_leaf and target.requires_grad != its.requires_grad:
+        target.requires_grad_(its.requires_grad)
 
 
-def _copy(own: Tensor, value: Tensor) -> None:
-    if own.layout is torch.strided and not own.is_nested:
-        for dim, stride in enumerate(own.stride()):
+def _copy(target: Tensor, value: Tensor) -> None:
+    if target.layout is torch.strided and not target.is_nested:
+        for dim, stride in enumerate(target.stride()):
             if stride == 0:  # an expanded one shows the same several times, and takes no copy
-                own, value = (each.narrow(dim, 0, min(1, each.shape[dim])) for each in (own, value))
-    own.copy_(value)
+                target, value = (each.narrow(dim, 0, min(1, each.shape[dim])) for each in (target, value))
+    target.copy_(value)
 
 
 def _seen(each: Any, prints: Prints) -> Any:
     if isinstance(each, nn.Module):
         # Not its type: replicas have one that passes for the class.
-        return each.__class__, each.training, _held_by(each), dict(each._modules), prints.of(each)
+        return each.__class__, each.training, _tensors_of(each), dict(each._modules), prints.of(each)
     if isinstance(each, type):
         return prints.of(each)
     if isinstance(each, dict):

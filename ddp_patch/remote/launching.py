@@ -52,23 +52,25 @@ def launch(function: Callable[..., Any], /, *args: Any, nproc: int | None = None
     return run(function, {} if nproc is None else {"nproc": nproc}, args, kwargs)
 
 
-def run(function: Callable[..., Any], given: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run(function: Callable[..., Any], options: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function on ranks, here if they are there already or one is enough.
 
     Args:
         function: to call.
-        given: options of ``enable``.
+        options: of ``enable``.
         args: for the function.
         kwargs: for the function.
     """
-    told = launcher.detect(os.environ)
+    launched = launcher.detect(os.environ)
     # A worker of Ray's that is alone starts its own ranks: it is the process that has the resources.
-    are_there = told is not None and (told.world_size > 1 or not (told.launcher.refusal or told.launcher.keeps))
-    nproc = 1 if are_there else _count(Options.resolve(given))
+    are_there = launched is not None and (
+        launched.world_size > 1 or not (launched.launcher.refusal or launched.launcher.keeps)
+    )
+    nproc = 1 if are_there else _count(Options.resolve(options))
     if nproc == 1:
-        with api.enable(**given):
+        with api.enable(**options):
             return function(*args, **kwargs)
-    return call(function, args, kwargs, {**given, "nproc": nproc})
+    return call(function, args, kwargs, {**options, "nproc": nproc})
 
 
 def _count(options: Options) -> int:

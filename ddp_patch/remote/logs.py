@@ -44,7 +44,7 @@ def seen() -> dict[str, OfLogger]:
             logger.level,
             logger.propagate,
             logger.disabled,
-            [told for told in map(_of, logger.handlers) if told is not None],
+            [handler for handler in map(_of, logger.handlers) if handler is not None],
             name in sys.modules,
         )
         for name, logger in found.items()
@@ -61,14 +61,14 @@ def set_up(loggers: Mapping[str, OfLogger]) -> None:
         logger = logging.getLogger(name or None)
         logger.setLevel(its.level)
         logger.propagate, logger.disabled = its.propagate, its.disabled
-        own = {_target(handler): handler for handler in logger.handlers}
-        for told in its.handlers:
-            handler = own.get((told.stream, told.path))
+        existing = {_target(handler): handler for handler in logger.handlers}
+        for spec in its.handlers:
+            handler = existing.get((spec.stream, spec.path))
             if handler is None:
-                logger.addHandler(handler := _made(told))
-            handler.setLevel(told.level)
+                logger.addHandler(handler := _made(spec))
+            handler.setLevel(spec.level)
             with contextlib.suppress(Exception):  # what these processes cannot have
-                handler.formatter, handler.filters = pickle.loads(told.how)
+                handler.formatter, handler.filters = pickle.loads(spec.how)
 
 
 def go_on_at_the_end() -> None:

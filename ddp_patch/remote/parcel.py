@@ -32,11 +32,11 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
     try:
         pickler.dump(_filters())
         pickler.dump((function, args, kwargs))
-        held = list(pickler.held.values())
-        pickler.dump((held, steps.marked(held)))
+        tracked = list(pickler.tracked.values())
+        pickler.dump((tracked, steps.marked(tracked)))
     except Exception as error:
         raise _refusal(function, args, kwargs, error) from error
-    return file.getvalue(), held
+    return file.getvalue(), tracked
 
 
 def _filters() -> list[tuple[Any, ...]]:
@@ -56,11 +56,11 @@ def unpack(call: bytes) -> tuple[Any, Any, Any, list[Any]]:
     Warnings are filtered as they were there.
     """
     unpickler = pickle.Unpickler(io.BytesIO(call))  # one for all, which share objects
-    for given in reversed(unpickler.load()):  # first: modules that are imported for the rest may warn
-        warnings.filterwarnings(*given)
+    for warning_filter in reversed(unpickler.load()):  # first: modules that are imported for the rest may warn
+        warnings.filterwarnings(*warning_filter)
     function, args, kwargs = unpickler.load()
-    held, marked = unpickler.load()
-    steps.mark(held, marked)
+    tracked, marked = unpickler.load()
+    steps.mark(tracked, marked)
     main = vars(sys.modules["__main__"])
     inner = function
     while hasattr(inner, "__wrapped__"):
@@ -68,17 +68,17 @@ def unpack(call: bytes) -> tuple[Any, Any, Any, list[Any]]:
     its = getattr(inner, "__globals__", {})
     if its.get("__name__") == "__main__":
         main.update({name: value for name, value in its.items() if not name.startswith("__")})
-    for each in held:
+    for each in tracked:
         if isinstance(each, type) and each.__module__ == "__main__":  # which others look up by their names
             main.setdefault(each.__name__, each)
         if isinstance(each, dict):
             number_above(each)
-    return function, args, kwargs, held
+    return function, args, kwargs, tracked
 
 
-def going_back(held: Sequence[Any]) -> Back:
+def going_back(tracked: Sequence[Any]) -> Back:
     """Give a pickler for what comes back, all of which may share objects."""
-    return Back(numbered(held))
+    return Back(numbered(tracked))
 
 
 def pack_changes(back: Back, changed: Mapping[int, Any]) -> bytes:
@@ -86,10 +86,10 @@ def pack_changes(back: Back, changed: Mapping[int, Any]) -> bytes:
     return back.packed((changed, surroundings.state()), to_host=True)
 
 
-def unpickler(held: Sequence[Any], packed: bytes) -> pickle.Unpickler:
+def unpickler(tracked: Sequence[Any], packed: bytes) -> pickle.Unpickler:
     """Give what comes back, one thing after the other; what is held is the caller's own."""
     found = pickle.Unpickler(io.BytesIO(packed))
-    found.persistent_load = held.__getitem__  # type: ignore[method-assign]
+    found.persistent_load = tracked.__getitem__  # type: ignore[method-assign]
     return found
 
 
@@ -97,14 +97,14 @@ class Raised(Exception):
     """What a rank raised, with its traceback as text."""
 
 
-def pack_error(kind: type[BaseException], error: BaseException, where: Any, rank: int, held: Sequence[Any]) -> bytes:
+def pack_error(kind: type[BaseException], error: BaseException, where: Any, rank: int, tracked: Sequence[Any]) -> bytes:
     """Pickle an error with the traceback that its rank would show."""
     text = "".join(traceback.format_exception(kind, error, where))
     try:
-        packed = going_back(held).packed(error)
-        unpickler(held, packed).load()
+        packed = going_back(tracked).packed(error)
+        unpickler(tracked, packed).load()
     except Exception:  # noqa: BLE001 — pickling runs foreign code
-        packed = going_back(held).packed(portable(error))
+        packed = going_back(tracked).packed(portable(error))
     return pickle.dumps((packed, f"\nIn rank {rank}:\n{text}"))
 
 
@@ -121,11 +121,11 @@ def pack_result(back: Back, function: Any, result: Any) -> tuple[bytes, LaunchEr
         )
 
 
-def unpack_error(held: Sequence[Any], packed: bytes) -> BaseException:
+def unpack_error(tracked: Sequence[Any], packed: bytes) -> BaseException:
     """Give the error of a rank, with what that would have shown."""
     error, where = pickle.loads(packed)
     try:
-        found: BaseException = unpickler(held, error).load()
+        found: BaseException = unpickler(tracked, error).load()
     except Exception as missing:  # noqa: BLE001 — a class of a module that only the ranks have found
         found = LaunchError(f"a rank raised what this process cannot import ({missing}):\n{where}")
     found.__cause__ = Raised(where)

@@ -33,8 +33,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if type(obj) in (Tensor, Parameter) and _is_plain(obj):
             return _reduced(obj)
         if type(obj) is torch.UntypedStorage and obj.device.type == "cpu":
-            held = torch.empty(0, dtype=torch.uint8, device="cpu").set_(obj)
-            return _storage, (pickle.PickleBuffer(held.numpy().data),)
+            data = torch.empty(0, dtype=torch.uint8, device="cpu").set_(obj)
+            return _storage, (pickle.PickleBuffer(data.numpy().data),)
         if id(obj) in self._processes:
             return _process, (self._processes[id(obj)],)
         return super().reducer_override(obj)
@@ -46,14 +46,14 @@ class Going(_Pickler):
     def __init__(self, file: io.BytesIO) -> None:
         """Nothing is held yet."""
         super().__init__(file)
-        self.held: dict[int, Any] = {}
+        self.tracked: dict[int, Any] = {}
         self._changing = (*_CHANGING, *kinds())
 
     def reducer_override(self, obj: Any) -> Any:
         """Note classes and functions that go by value: those of ``__main__``, for one, whose globals stay there."""
         reduced = super().reducer_override(obj)
         if reduced is not NotImplemented and (isinstance(obj, type) or _is_stateless(obj)):
-            self.held[id(obj)] = obj
+            self.tracked[id(obj)] = obj
         return reduced
 
     def persistent_id(self, obj: Any) -> None:
@@ -61,9 +61,9 @@ class Going(_Pickler):
         if isinstance(obj, Tensor) and obj.device.type not in _HOST:
             raise ElsewhereError(obj.device)
         if isinstance(obj, self._changing):
-            self.held[id(obj)] = obj
+            self.tracked[id(obj)] = obj
         if isinstance(obj, torch.nn.Module):  # what registers hooks has handles that refer to these
-            self.held |= {id(hooks): hooks for name, hooks in vars(obj).items() if is_hooks(name)}
+            self.tracked |= {id(hooks): hooks for name, hooks in vars(obj).items() if is_hooks(name)}
 
 
 class ElsewhereError(Exception):
@@ -108,9 +108,9 @@ class Back(_Pickler):
         return super().reducer_override(obj)
 
 
-def numbered(held: Iterable[Any]) -> dict[int, int]:
+def numbered(tracked: Iterable[Any]) -> dict[int, int]:
     """Number what came with a call, by identity."""
-    return {id(each): number for number, each in enumerate(held)}
+    return {id(each): number for number, each in enumerate(tracked)}
 
 
 def is_hooks(name: str) -> bool:
@@ -164,16 +164,16 @@ def _set_attributes(value: Tensor, attributes: dict[str, Any]) -> None:
     vars(value).update(attributes)
 
 
-def _storage(held: bytearray) -> torch.UntypedStorage:
-    return torch.UntypedStorage.from_buffer(held, dtype=torch.uint8)  # a copy, which can grow
+def _storage(data: bytearray) -> torch.UntypedStorage:
+    return torch.UntypedStorage.from_buffer(data, dtype=torch.uint8)  # a copy, which can grow
 
 
 def _processes() -> dict[str, Any]:
     """The generators behind the functions of torch, Python and NumPy; ``from random import shuffle`` refers to one."""
-    own = {"torch": torch.default_generator, "random": random.getrandbits.__self__}  # type: ignore[attr-defined]
+    generators = {"torch": torch.default_generator, "random": random.getrandbits.__self__}  # type: ignore[attr-defined]
     if "numpy" in sys.modules:
-        own["numpy"] = sys.modules["numpy"].random.get_state.__self__
-    return own
+        generators["numpy"] = sys.modules["numpy"].random.get_state.__self__
+    return generators
 
 
 def _process(name: str) -> Any:

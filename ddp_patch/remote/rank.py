@@ -16,10 +16,10 @@ def main(folder: Path) -> None:
     """Do what the folder says, and leave there what it gave."""
     end_with_launcher()
     number = int(os.environ["RANK"])
-    held: list[Any] = []  # what is the caller's own, once it has come
+    tracked: list[Any] = []  # what is the caller's own, once it has come
 
     def leave(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-        _write(folder / f"error.{number}", parcel.pack_error(kind, error, where, number, held))
+        _write(folder / f"error.{number}", parcel.pack_error(kind, error, where, number, tracked))
 
     found, packed = pickle.loads((folder / "call").read_bytes())
     sys.path[:] = found["path"]
@@ -35,31 +35,31 @@ def main(folder: Path) -> None:
     surroundings.set_state(found["state"])
     try:
         with api.enable(**found["options"]):
-            function, args, kwargs, held[:] = parcel.unpack(packed)
+            function, args, kwargs, tracked[:] = parcel.unpack(packed)
             logs.set_up(found["loggers"])  # modules that were imported for the call may have done so already
-            for each in held:
+            for each in tracked:
                 if isinstance(each, Optimizer) and State.session is not None:
                     State.session.adopt(each)
-            before = changes.note(held)
-            back = parcel.going_back(held)
+            before = changes.note(tracked)
+            back = parcel.going_back(tracked)
             try:
                 result = function(*args, **kwargs)
             except (Exception, SystemExit) as error:
                 if State.joined is not None and failing.alike(State.joined, error):
-                    changed = parcel.pack_changes(back, changes.changes(held, before))
+                    changed = parcel.pack_changes(back, changes.changes(tracked, before))
                     with api.per_rank():
                         if number == 0:
                             _write(folder / "changed", changed)
                     failing.wait_until_left(State.joined)
                 raise
-            changed = parcel.pack_changes(back, changes.changes(held, before))  # on every rank: rows are gathered
-            given, refused = parcel.pack_result(back, function, result)  # likewise
+            changed = parcel.pack_changes(back, changes.changes(tracked, before))  # on every rank: rows are gathered
+            packed_result, refused = parcel.pack_result(back, function, result)  # likewise
     except SystemExit as error:
         leave(type(error), error, error.__traceback__)
         raise
     if number == 0:
         _write(folder / "changed", changed)
-        _write(folder / "result", given)
+        _write(folder / "result", packed_result)
     if refused is not None:
         raise refused
 

@@ -9,24 +9,24 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 
-def marked(held: Sequence[Any]) -> dict[int, bool]:
+def marked(tracked: Sequence[Any]) -> dict[int, bool]:
     """Tell which optimizers have a scheduler, by their numbers, and whether they have stepped since."""
     return {
         number: has_stepped(each)
-        for number, each in enumerate(held)
+        for number, each in enumerate(tracked)
         if isinstance(each, Optimizer) and "step" in vars(each)
     }
 
 
-def mark(held: Sequence[Any], its: Mapping[int, bool]) -> None:
+def mark(tracked: Sequence[Any], its: Mapping[int, bool]) -> None:
     """Mark them so."""
     for number, stepped in its.items():
-        without = [group for group in held[number].param_groups if "initial_lr" not in group]
-        _Marks(held[number])
+        without = [group for group in tracked[number].param_groups if "initial_lr" not in group]
+        _Marks(tracked[number])
         for group in without:
             del group["initial_lr"]
         if stepped:
-            remember(held[number])
+            remember(tracked[number])
 
 
 def has_stepped(optimizer: Optimizer) -> bool:

@@ -72,12 +72,12 @@ def state() -> dict[str, Any]:
     }
 
 
-def set_state(held: Mapping[str, Any]) -> None:
+def set_state(saved: Mapping[str, Any]) -> None:
     """Go on from there."""
-    if held["numpy"]:
+    if saved["numpy"]:
         import numpy  # noqa: F401, PLC0415 — its generator's state is set
-    generators.set_states(held["generators"])
-    torch.set_default_dtype(held["default type"])
-    torch.set_grad_enabled(held["gradients"])
-    torch.set_deterministic_debug_mode(held["deterministic"])
-    torch.set_float32_matmul_precision(held["precision"])
+    generators.set_states(saved["generators"])
+    torch.set_default_dtype(saved["default type"])
+    torch.set_grad_enabled(saved["gradients"])
+    torch.set_deterministic_debug_mode(saved["deterministic"])
+    torch.set_float32_matmul_precision(saved["precision"])
