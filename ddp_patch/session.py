@@ -156,7 +156,7 @@ class Session(Once):
         job.signals.begin(self.rank_zero.alone)
         job.closing.append(self.stop)
         self._hide_ranks()
-        job.crash.shows_own = self.options.traceback
+        job.crash.shows_package = self.options.traceback
         if not job.is_announced:
             self._greeting.started(placement.world_size, _named(job.device), job.launcher)
         job.is_announced = True

@@ -118,9 +118,9 @@ class Agreement:
                 if count > self._done.get(what, 0):
                     self._rank_status.propose(self._name("asked"), str(what))
             with contextlib.suppress(Empty):
-                told = self._listening.get_nowait()
-                if isinstance(told, bytes) and told:
-                    self._begin(int(told))
+                answer = self._listening.get_nowait()
+                if isinstance(answer, bytes) and answer:
+                    self._begin(int(answer))
         elif self._point is None:
             self._settle()
         else:

@@ -18,7 +18,7 @@ from ..ledger import is_of_script
 from .launcher import Placement
 from .rank_status import RankStatus
 
-_OWN = str(Path(__file__).parent.parent)
+_PACKAGE = str(Path(__file__).parent.parent)
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], None]
 
@@ -44,7 +44,7 @@ class CrashHook:
         self.frame: FrameType | None = None  # where the script's thread met it
         self.code = 1  # that this process ends with, once it failed
         self.stream: TextIO | None = None  # standard error, where ``sys.stderr`` is silenced
-        self.shows_own = False  # frames of this package
+        self.shows_package = False  # frames of this package
         self._placement = placement
         self._rank_status = rank_status
         self._previous = previous
@@ -111,12 +111,12 @@ class CrashHook:
         rank, size = self._placement.rank, self._placement.world_size
         is_wanted = kind.__name__ == "BdbQuit"  # by the person at the debugger
         with self.speaking():
-            left_out = 0 if self.shows_own else _leave_out_ours(error)
+            left_out = 0 if self.shows_package else _leave_out_ours(error)
             self._show(error)
             if not is_wanted:
                 said = f" {left_out} frames of ddp_patch are left out; DDP_PATCH_TRACEBACK=1 shows them."
-                own = said if left_out else ""
-                sys.stderr.write(f"ddp_patch: rank {rank} of {size} raised this {kind.__name__}; the job ends.{own}\n")
+                hint = said if left_out else ""
+                sys.stderr.write(f"ddp_patch: rank {rank} of {size} raised this {kind.__name__}; the job ends.{hint}\n")
             sys.stderr.flush()
         # Not every launcher ends the others, and they may compute for an hour before they need this one.
         self._rank_status.fail(f"rank {rank} of {size} raised {kind.__name__} ({error}), so the job ends.")
@@ -157,7 +157,7 @@ class _Audited:
 
 
 def _is_own(hook: Hook) -> bool:
-    return getattr(getattr(hook, "__code__", None), "co_filename", "").startswith(_OWN)
+    return getattr(getattr(hook, "__code__", None), "co_filename", "").startswith(_PACKAGE)
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
@@ -177,7 +177,7 @@ def _leave_out_ours(error: BaseException | None) -> int:
         frames = list(_frames(error.__traceback__))
         kept: TracebackType | None = None
         for frame in reversed(frames):
-            if frame.tb_frame.f_code.co_filename.startswith(_OWN):
+            if frame.tb_frame.f_code.co_filename.startswith(_PACKAGE):
                 count += 1
             else:
                 kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)

@@ -16,7 +16,7 @@ from typing import Any
 
 from .program import parts
 
-_OWN = str(Path(__file__).parent.parent)
+_PACKAGE = str(Path(__file__).parent.parent)
 _VARIABLE = "DDP_PATCH_DEBUGGER"
 _ASKED_WITH = ("readline", "IPython.terminal.embed")  # imported by whoever asks somebody, pdb's first stop for one
 _KEPT = ("aliases", "commands", "commands_doprompt", "commands_silent", "cmdqueue", "rcLines", "lastcmd")
@@ -59,7 +59,7 @@ def noted() -> dict[str, Any] | None:
         "stop": None if debugger.stopframe is None else place(debugger.stopframe),
         "return": None if debugger.returnframe is None else place(debugger.returnframe),
         "line": debugger.stoplineno,
-        "breakpoints": [None if point is None else _told_of(point) for point in Breakpoint.bpbynumber[1:]],
+        "breakpoints": [None if point is None else _described(point) for point in Breakpoint.bpbynumber[1:]],
         "displayed": [[chain.index(frame), list(shown)] for frame, shown in displayed.items() if frame in chain],
         "kept": {name: _with_pairs(getattr(debugger, name)) for name in _KEPT if hasattr(debugger, name)},
     }
@@ -117,7 +117,7 @@ def _running() -> Any:
 def _script_frames() -> Iterator[FrameType]:
     """Frames from the script's call of ``enable()`` outward."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
     while frame is not None:
         yield frame
@@ -130,7 +130,7 @@ def _at(chain: Sequence[FrameType], place: int | None, bottom: FrameType | None)
     return bottom if place == _NOWHERE else chain[place]
 
 
-def _told_of(point: Any) -> dict[str, Any]:
+def _described(point: Any) -> dict[str, Any]:
     return {
         "where": [point.file, point.line, point.temporary, point.cond, point.funcname],
         "state": {"enabled": point.enabled, "ignore": point.ignore, "hits": point.hits},

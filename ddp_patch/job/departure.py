@@ -40,9 +40,9 @@ class Departure:
         if self.is_leader:
             return
         with contextlib.suppress(RuntimeError):  # the store went with rank 0
-            told = self._rank_status.wait("failure of rank 0", _FAILS_WAIT)
-            while told is not None and told != _GONE:
-                told = self._rank_status.wait(f"leaving {next(self._numbers)}", _WORD_WAIT)
+            answer = self._rank_status.wait("failure of rank 0", _FAILS_WAIT)
+            while answer is not None and answer != _GONE:
+                answer = self._rank_status.wait(f"leaving {next(self._numbers)}", _WORD_WAIT)
 
     def goes(self) -> None:
         """Say that this rank is gone, at its very end."""

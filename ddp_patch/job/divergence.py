@@ -68,14 +68,14 @@ class ReportedLocation:
         return points
 
     @classmethod
-    def from_bytes(cls, told: bytes) -> ReportedLocation:
+    def from_bytes(cls, data: bytes) -> ReportedLocation:
         """Read what another rank wrote down.
 
         Raises:
             TrustError: if it was somebody else.
         """
         try:
-            return cls(**json.loads(told))
+            return cls(**json.loads(data))
         except (ValueError, TypeError) as error:
             raise TrustError(f"where a rank is: what came is not of this job's ranks ({error}).") from error
 
@@ -108,19 +108,19 @@ class Finding:
     count: int  # of the point in question
 
 
-def compare(own: Sequence[int], other: Sequence[int], rank: int, own_rank: int) -> Finding | None:
+def compare(local: Sequence[int], other: Sequence[int], rank: int, this_rank: int) -> Finding | None:
     """Compare two ranks' trails: what happened cannot become right any more, however old it is.
 
     Args:
-        own: words of this rank.
+        local: words of this rank.
         other: words of another one.
         rank: of the other.
-        own_rank: of this one.
+        this_rank: of this one.
     """
-    count = differ(own, other)
+    count = differ(local, other)
     if count is not None:
         return Finding("elsewhere", rank, count)
-    for ended, who, going in ((other[SLOTS], rank, own), (own[SLOTS], own_rank, other)):
+    for ended, who, going in ((other[SLOTS], rank, local), (local[SLOTS], this_rank, other)):
         if ended and count_of(going) > ended - 1:
             return Finding("ended", who, count_of(going))
     return None

@@ -68,13 +68,13 @@ class DivergenceWatch:
         self.whereabouts = Whereabouts(self.trail, rank_status, crash, self._rank, self._size)
         self._stuck = Stuck(crash, who, lambda: script_line(self.whereabouts.frame()))
         self.agreement = Agreement(rank_status, self.trail, self._peers.wake)
-        self._told: object = None  # what this rank last told of where it is
+        self._reported: object = None  # what this rank last told of where it is
         self._seen: object = None  # where it was at the last look
         self._since = self._asked = time.monotonic()  # when it came there; when the store was last asked
         beside = {(self._rank - 1) % self._size, (self._rank + 1) % self._size}
         self._neighbours = sorted(beside - {self._rank, *self.trail.others})  # those of this host are seen anyway
         self._stopped_looks: dict[int, int] = {}
-        self._known_at: float | None = None  # when it got to know that the job cannot go on
+        self._broken_at: float | None = None  # when it got to know that the job cannot go on
         self._failed_at: float | None = None  # when it got to know that another rank failed
         self._is_over = False
         self._process = os.getpid()
@@ -157,39 +157,39 @@ class DivergenceWatch:
         return _AT_ONCE if is_urgent else _LOOK
 
     def _through_the_store(self, state: object) -> Finding | None:
-        if state != self._told:
-            self._told = state
+        if state != self._reported:
+            self._reported = state
             self._rank_status.move(self.whereabouts.locate().to_bytes())
             return None
-        own = self.trail.words.tolist()
-        for rank, told in zip(self._neighbours, self._rank_status.look(self._neighbours), strict=True):
-            finding = compare(own, ReportedLocation.from_bytes(told).words, rank, self._rank)
+        local = self.trail.words.tolist()
+        for rank, report in zip(self._neighbours, self._rank_status.look(self._neighbours), strict=True):
+            finding = compare(local, ReportedLocation.from_bytes(report).words, rank, self._rank)
             if finding is not None:
                 return finding
         return None
 
     def _among_peers(self) -> Finding | None:
-        own = self.trail.words.tolist()
+        local = self.trail.words.tolist()
         for rank, words in self.trail.others.items():
-            finding = compare(own, words.tolist(), rank, self._rank)
+            finding = compare(local, words.tolist(), rank, self._rank)
             if finding is not None:
                 return finding
         at_one_place = time.monotonic() - self._since
-        still = at_one_place if self.trail.depth or own[SLOTS] else 0.0
+        still = at_one_place if self.trail.depth or local[SLOTS] else 0.0
         for rank in self._peers.gone:
             its = self.trail.others[rank].tolist()
             words = self._peers.last_words(rank)
             patience = _GONE_WAIT if words and not words.frames else 0.0
-            waits = count_of(own) > count_of(its) or still > patience or self._rank_status.lost
+            waits = count_of(local) > count_of(its) or still > patience or self._rank_status.lost
             waits = waits or (self._has_queue and at_one_place > _END_WAIT)  # loss.item(), behind a collective
             if waits and not its[SLOTS]:
-                return Finding("gone", rank, count_of(own))
+                return Finding("gone", rank, count_of(local))
         if still > _LOOK:
             stopped = self._peers.stopped()
             self._stopped_looks = {rank: self._stopped_looks.get(rank, 0) + 1 for rank in stopped}
             for rank, looks in self._stopped_looks.items():
                 if looks >= _STOPPED_LOOKS:
-                    return Finding("stopped", rank, count_of(own))
+                    return Finding("stopped", rank, count_of(local))
         return None
 
     # --- what was found ---------------------------------------------------------------------------------------------
@@ -201,13 +201,13 @@ class DivergenceWatch:
 
     def _declare(self, finding: Finding, line: str, is_inside: bool) -> None:
         """Tell all ranks, in the same words."""
-        own = self.whereabouts.locate(line, is_inside)
-        places = {self._rank: own}
+        location = self.whereabouts.locate(line, is_inside)
+        places = {self._rank: location}
         if finding.kind == "stopped" and finding.rank == self._rank_status.holder:
             self._declare_unasked(finding, places, line)
             return
         with contextlib.suppress(RuntimeError):
-            self._rank_status.move(own.to_bytes())  # another rank may be finding the same
+            self._rank_status.move(location.to_bytes())  # another rank may be finding the same
             places = {**self.whereabouts.sides(finding), **places}
         if finding.kind in ("gone", "stopped"):
             places.update(self.whereabouts.seen_last(finding.rank, places))
@@ -237,10 +237,10 @@ class DivergenceWatch:
     def _see_to_the_end(self) -> float:
         """End this process if its script cannot: waits inside gloo or NCCL do not end by an exception."""
         now = time.monotonic()
-        if self._known_at is None:
-            self._known_at, self._known_count = now, self.trail.count
-        is_stuck = self.trail.depth > 0 and self.trail.count == self._known_count
-        if now - self._known_at > (_RAISE_WAIT if is_stuck else _END_WAIT):
+        if self._broken_at is None:
+            self._broken_at, self._broken_count = now, self.trail.count
+        is_stuck = self.trail.depth > 0 and self.trail.count == self._broken_count
+        if now - self._broken_at > (_RAISE_WAIT if is_stuck else _END_WAIT):
             self._say()
             self._leave_at_once()
         return _AT_ONCE

@@ -93,9 +93,9 @@ class ForwardedSignals:
                 _put(Path(self._path), [os.getpid(), runs, [*map(int, handled)], [*map(int, ignored)]])
 
 
-def _put(path: Path, told: object) -> None:
+def _put(path: Path, content: object) -> None:
     new = Path(f"{path}.new")
-    new.write_text(json.dumps(told))
+    new.write_text(json.dumps(content))
     new.replace(path)
 
 
@@ -113,7 +113,7 @@ def passed_on() -> Iterator[None]:
     """
     with tempfile.NamedTemporaryFile(prefix="ddp_patch_heeded_") as mark:
         os.environ[_VARIABLE] = mark.name
-        told: list[int] = []  # to rank 0
+        sent: list[int] = []  # to rank 0
         unheard: list[int] = []  # times that Ctrl-C came, each with the runs of handlers until then
 
         def come(number: int, frame: FrameType | None) -> None:
@@ -128,8 +128,8 @@ def passed_on() -> Iterator[None]:
                     raise EndedBySignal(number, signal.SIGKILL)
                 if len(unheard) == _MOST - 1:
                     os.write(2, b"\nddp_patch: the script has not come to handle Ctrl-C. Once more ends it at once.\n")
-            told.append(int(number))
-            _put(_note(mark.name), told)
+            sent.append(int(number))
+            _put(_note(mark.name), sent)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 

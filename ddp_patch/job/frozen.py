@@ -32,7 +32,7 @@ class RankNote:
     alone: int
 
 
-KNOWN = (
+LIBRARIES = (
     # lightning-utilities 0.15: an attribute of the function, set when Lightning is imported.
     RankNote("lightning_utilities.core.rank_zero", "rank_zero_only.rank", "RANK", 0),
     # ultralytics 8.3, whose modules bind it again.
@@ -60,41 +60,41 @@ class Frozen:
 
     def mend(self) -> None:
         """Have known libraries note one process."""
-        for noted in KNOWN:
+        for noted in LIBRARIES:
             self._set(noted, noted.alone)
 
     def break_again(self) -> None:
         """Have known libraries note this rank, as if they had been imported now."""
-        for noted in KNOWN:
+        for noted in LIBRARIES:
             if noted.variable in self._variables:
                 self._set(noted, int(self._variables[noted.variable]))
 
     def suspects(self) -> dict[str, int]:
         """Find numbers of modules that are called a rank, by their full name: which differ by rank, ranks can tell."""
-        known = {f"{noted.module}.{noted.path}" for noted in KNOWN}
+        handled = {f"{noted.module}.{noted.path}" for noted in LIBRARIES}
         found = {}
         for module in list(sys.modules.values()):
             if type(module) is not ModuleType or module.__name__.partition(".")[0] in _ENGINES:
                 continue
             for name in vars(module).keys() & _NAMES.keys():
                 value, full = vars(module)[name], f"{module.__name__}.{name}"
-                if type(value) is int and str(value) == self._variables.get(_NAMES[name]) and full not in known:
+                if type(value) is int and str(value) == self._variables.get(_NAMES[name]) and full not in handled:
                     found[full] = value
         return found
 
     @staticmethod
-    def refuse(given: list[dict[str, int]]) -> None:
+    def refuse(per_rank: list[dict[str, int]]) -> None:
         """Refuse numbers that are another on every rank.
 
         Args:
-            given: what each rank suspects.
+            per_rank: what each rank suspects.
 
         Raises:
             OrderError: on every rank, naming the first.
         """
-        common = sorted(set.intersection(*map(set, given)))
+        common = sorted(set.intersection(*map(set, per_rank)))
         for name in common:
-            values = [suspected[name] for suspected in given]
+            values = [suspected[name] for suspected in per_rank]
             if len(set(values)) > 1:
                 module, _, attribute = name.rpartition(".")
                 what = f"{Path(sys.argv[0]).name} has" if module == "__main__" else f"{module} was imported and has"

@@ -77,7 +77,7 @@ def look(local_rank: int | None) -> HostView:
             several = kind == "cuda" and software.nccl_takes_several()
     except Exception as error:  # noqa: BLE001 — a driver that is too old, say: all ranks raise it, and none waits
         why = f"{type(error).__name__}: {error}"
-    is_given = bool(interfaces.given())
+    is_given = bool(interfaces.requested())
     return HostView(
         *(host(), socket.gethostname(), kind, tuple(devices), local_rank, why),
         network=interfaces.network(),
@@ -85,7 +85,7 @@ def look(local_rank: int | None) -> HostView:
         is_given=is_given,
         misnamed=interfaces.misnamed(),
         mounts=_mounts(),
-        software=software.own(),
+        software=software.versions(),
         order=hashlib.sha256(str(hash("order")).encode()).hexdigest()[:12],
         takes_several=several,
     )
@@ -107,51 +107,51 @@ def _mounts() -> str:
         return socket.gethostname()
 
 
-def exchange(own: HostView, store: Any, told: LaunchInfo, timeout: float) -> list[HostView]:
+def exchange(view: HostView, store: Any, info: LaunchInfo, timeout: float) -> list[HostView]:
     """Tell all ranks what each sees; entry r is what rank r does. Four requests to the store, and waiting.
 
     Args:
-        own: what this rank sees.
+        view: what this rank sees.
         store: of the job.
-        told: by the launcher.
+        info: from the launcher.
         timeout: seconds to wait for the others.
 
     Raises:
         LaunchError: naming the ranks that do not come.
     """
-    keys = [f"ddp_patch/seen/{attempt.name()}/{rank}" for rank in range(told.world_size)]
+    keys = [f"ddp_patch/seen/{attempt.name()}/{rank}" for rank in range(info.world_size)]
     came = f"ddp_patch/seen/{attempt.name()}"
-    store.set(keys[told.rank], json.dumps(dataclasses.asdict(own)))
-    if store.add(came, 1) == told.world_size:
+    store.set(keys[info.rank], json.dumps(dataclasses.asdict(view)))
+    if store.add(came, 1) == info.world_size:
         store.set(f"{came}/all", "[]")  # nobody is missing
-    siblings = Siblings(told)
+    siblings = Siblings(info)
     waiting = Waiting(store, siblings.has_lost_one)
     texts: list[bytes] = []
     try:
         end = time.monotonic() + timeout
         have_come = waiting.get(f"{came}/all", timeout)
         if have_come is None:
-            lost = own.name if time.monotonic() < end else ""
+            lost = view.name if time.monotonic() < end else ""
             missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
-            told_all = json.dumps([missing, lost]) if missing else "[]"
-            have_come = store.compare_set(f"{came}/all", "", told_all)  # the others name them as well
-            if told.rank == 0 and missing:
+            report = json.dumps([missing, lost]) if missing else "[]"
+            have_come = store.compare_set(f"{came}/all", "", report)  # the others name them as well
+            if info.rank == 0 and missing:
                 time.sleep(_TELL_WAIT)
         if have_come == b"[]":
             texts = store.multi_get(keys)
-            if store.add(f"{came}/read", 1) == told.world_size:
+            if store.add(f"{came}/read", 1) == info.world_size:
                 store.set(f"{came}/read/all", "1")
-            if told.rank == 0:  # what it reads may end it, and with it the store
+            if info.rank == 0:  # what it reads may end it, and with it the store
                 waiting.get(f"{came}/read/all", _READ_WAIT)
     except RuntimeError as error:
-        raise without_store(told) from error
+        raise without_store(info) from error
     finally:
         waiting.close()
     if have_come != b"[]":
         missing, lost = json.loads(have_come)
         raise LaunchError(
-            f"Rank {told.rank} on {own.name} waited {'in vain' if lost else f'{timeout:g} seconds'} for "
-            f"{_ranks(missing)}, of {told.world_size}, which did not come to ddp_patch.enable()"
+            f"Rank {info.rank} on {view.name} waited {'in vain' if lost else f'{timeout:g} seconds'} for "
+            f"{_ranks(missing)}, of {info.world_size}, which did not come to ddp_patch.enable()"
             f"{f': one that was started on {lost} has ended' if lost else ''}. Look at what they printed."
         )
     return [_read(json.loads(text)) for text in texts]
@@ -159,17 +159,17 @@ def exchange(own: HostView, store: Any, told: LaunchInfo, timeout: float) -> lis
 
 def _read(fields: dict[str, Any]) -> HostView:
     """Read what a rank left, whatever version of this package it has."""
-    known = {field.name for field in dataclasses.fields(HostView)}
-    its = {name: value for name, value in fields.items() if name in known}
+    names = {field.name for field in dataclasses.fields(HostView)}
+    its = {name: value for name, value in fields.items() if name in names}
     pairs = tuple((name, what) for name, what in its.get("software", ()))
     return HostView(**{**its, "devices": tuple(its["devices"]), "software": pairs})
 
 
-def place(told: LaunchInfo, seen: Sequence[HostView], may_share: bool) -> RankLocation:
+def place(info: LaunchInfo, seen: Sequence[HostView], may_share: bool) -> RankLocation:
     """Work out where a rank is.
 
     Args:
-        told: by the launcher.
+        info: from the launcher.
         seen: what each rank sees.
         may_share: several ranks may have one device.
 
@@ -211,11 +211,11 @@ def place(told: LaunchInfo, seen: Sequence[HostView], may_share: bool) -> RankLo
             f"Start one rank for each device (torchrun --nproc-per-node={len(seen[shared[0]].devices)}, or one task "
             "for each), or write ddp_patch.enable(share_devices=True) to try a script out."
         )
-    own = hosts[seen[told.rank].host]
-    placement = Placement(told.rank, told.world_size, own.index(told.rank), len(own))
+    host_ranks = hosts[seen[info.rank].host]
+    placement = Placement(info.rank, info.world_size, host_ranks.index(info.rank), len(host_ranks))
     shares = shared is not None
     by_gloo = shares and not all(its.takes_several for its in seen)
-    return RankLocation(placement, chosen.get(told.rank), shares, by_gloo, len(seen[told.rank].devices))
+    return RankLocation(placement, chosen.get(info.rank), shares, by_gloo, len(seen[info.rank].devices))
 
 
 def accelerator_count() -> int:
@@ -235,12 +235,12 @@ def _refuse_several_kinds(seen: Sequence[HostView]) -> None:
     for rank, its in enumerate(seen):
         kinds.setdefault(its.kind, []).append(rank)
     if len(kinds) > 1:
-        told = "; ".join(
+        listing = "; ".join(
             f"{kind} on {_ranks(ranks)} ({', '.join(sorted({seen[rank].name for rank in ranks})[:_NAMED])})"
             for kind, ranks in kinds.items()
         )
         raise LaunchError(
-            f"The ranks see devices of different kinds: {told}. One job computes on one kind: make accelerators "
+            f"The ranks see devices of different kinds: {listing}. One job computes on one kind: make accelerators "
             'visible to all of its ranks, or to none (CUDA_VISIBLE_DEVICES="").'
         )
 

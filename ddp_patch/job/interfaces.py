@@ -24,14 +24,14 @@ def network() -> str:
         return socket.gethostname()
 
 
-def given() -> str:
+def requested() -> str:
     """Give the interface that gloo is told to use; empty where it shall find out."""
     return os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
 
 
 def address() -> str:
     """The address that gloo tells the other ranks (torch 2.13, ``ProcessGroupGloo``); empty where that is not known."""
-    name = given()
+    name = requested()
     try:
         return _address_of(name) if name else socket.gethostbyname(socket.gethostname())
     except OSError:
@@ -66,17 +66,17 @@ def having(where: str) -> str:
 def named() -> str:
     """Name the interface that gloo uses, with its address, for people."""
     where = address()
-    name = given() or (having(where) if where else "")
+    name = requested() or (having(where) if where else "")
     return f"{name} {where}".strip()
 
 
 def misnamed() -> str:
     """Say which variable names interfaces that this host has not; empty if none does."""
-    own = [name for _, name in socket.if_nameindex()]
+    existing = [name for _, name in socket.if_nameindex()]
     for variable, has in _CHOICES.items():
         names = os.environ.get(variable, "")
-        if names and not has(names, own):
-            return f"{variable}={names!r} names no interface of this host, which has {', '.join(own)}"
+        if names and not has(names, existing):
+            return f"{variable}={names!r} names no interface of this host, which has {', '.join(existing)}"
     return ""
 
 
@@ -94,16 +94,16 @@ def is_loopback(where: str) -> bool:
     return bool(where) and ipaddress.ip_address(where).is_loopback
 
 
-def _by_gloo(names: str, own: list[str]) -> bool:
-    return all(name in own for name in names.split(","))
+def _by_gloo(names: str, existing: list[str]) -> bool:
+    return all(name in existing for name in names.split(","))
 
 
-def _by_nccl(names: str, own: list[str]) -> bool:
+def _by_nccl(names: str, existing: list[str]) -> bool:
     """Prefixes, or names after ``=``; what they leave out after ``^`` (NCCL's user guide, environment variables)."""
     leaves_out, is_exact = names.startswith("^"), names.lstrip("^").startswith("=")
     wanted = names.lstrip("^=").split(",")
-    named = [name for name in own if any(name == want if is_exact else name.startswith(want) for want in wanted)]
-    return len(named) < len(own) if leaves_out else bool(named)
+    named = [name for name in existing if any(name == want if is_exact else name.startswith(want) for want in wanted)]
+    return len(named) < len(existing) if leaves_out else bool(named)
 
 
 def _address_of(name: str) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import dataclasses
 import gc
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NoReturn
 
 import torch
@@ -18,7 +17,7 @@ import torch.distributed as dist
 from ..errors import LockstepError
 from ..generators import set_states, states
 from ..state import State
-from . import attempt, forked, hosts, loopback, ray_worker, reaching, rendezvous, software, texts
+from . import attempt, forked, hosts, loopback, ray_worker, reaching, rendezvous, texts, views
 from .crash import CrashHook
 from .departure import Departure
 from .divergence_watch import DivergenceWatch
@@ -51,11 +50,11 @@ class Job:
 
     current: ClassVar[Job | None] = None
 
-    def __init__(self, told: LaunchInfo, timeout: float, may_share: bool = False) -> None:
+    def __init__(self, info: LaunchInfo, timeout: float, may_share: bool = False) -> None:
         """Join the other ranks through Accelerate.
 
         Args:
-            told: by the launcher.
+            info: from the launcher.
             timeout: of collectives, in seconds.
             may_share: several ranks may have one device.
 
@@ -64,8 +63,8 @@ class Job:
             LaunchError: when something was asked of the launcher that is not applied, or a rank has no device.
         """
         end_with_launcher()
-        self.launcher = told.launcher.name
-        self.worker = ray_worker.of_this_thread(told) if told.launcher.keeps else None
+        self.launcher = info.launcher.name
+        self.worker = ray_worker.of_this_thread(info) if info.launcher.keeps else None
         """The launcher's process that this one is, and stays."""
         if self.worker is not None:
             attempt.begin()
@@ -73,18 +72,13 @@ class Job:
         used = torch.cuda.current_device() if torch.cuda.is_initialized() else None
         environ = dict(os.environ)  # as the launcher left them
         self._environ = {name: environ.get(name) for name in (_INTERFACE, KEY, *VARIABLES)}
-        os.environ.update(told.variables())
-        store = meet(told, timeout)
+        os.environ.update(info.variables())
+        store = meet(info, timeout)
         if self.worker is None:
             rendezvous.hand_over(store)
-        offer = Offer(told.rank)
-        own = dataclasses.replace(hosts.look(told.local_rank), key=offer.message)
-        seen = hosts.exchange(own, store, told, timeout)
-        # A launcher's own process keeps the order that it has: see say_orders.
-        orders = [() if self.worker is not None else ((software.ORDER, its.order),) for its in seen]
-        software.refuse_others([(its.name, its.software + order) for its, order in zip(seen, orders, strict=True)])
-        reaching.choose_interface(seen, told.rank)
-        place = hosts.place(told, seen, may_share)
+        offer = Offer(info.rank)
+        seen = views.exchange(offer, store, info, timeout)
+        place = hosts.place(info, seen, may_share)
         self.placement = placement = place.placement
         self.place = place
         self.sees_one_disk = len({its.mounts for its in seen}) == 1
@@ -92,7 +86,7 @@ class Job:
         self.trained: dict[int, weakref.ref[Any]] = {}  # what earlier sessions of this job iterated and trained
         self.wrapping = Wrapping(lambda: self.one_process.group)
         excepthook = sys.excepthook
-        with loopback.sockets({its.network for its in seen}), Joining(store, told):
+        with loopback.sockets({its.network for its in seen}), Joining(store, info):
             if self.worker is None:
                 refuse_others_device(place, used)
             self.seal = Seal(offer.agreed([its.key for its in seen]))
@@ -108,19 +102,22 @@ class Job:
             self.watch.ending = self.departure.goes_on
             offer.close()  # all have come
             self.signals = Signals(self.watch.agreement, ForwardedSignals(placement.rank))
-            notice_vanished_hosts(reaching.other_hosts(seen, told.rank))
+            notice_vanished_hosts(reaching.other_hosts(seen, info.rank))
             self._share_generators()
+        self._prepare_end(seen)
+        forked.belongs_to_this_process(self)
+        Job.current = self
+
+    def _prepare_end(self, seen: Sequence[hosts.HostView]) -> None:
         if self.worker is not None:
             self.worker.at_end(self._function_ended)
             self.worker.say_orders([its.order for its in seen])
         elif sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
             # The launcher ends the other ranks with SIGTERM when one fails; what they said must be out by then.
             sys.stdout.reconfigure(line_buffering=True)
-        self._mark = Mark(placement.rank)
+        self._mark = Mark(self.placement.rank)
         # Registered first, so it runs after every exit function of the script.
         atexit.register(self.close)
-        forked.belongs_to_this_process(self)
-        Job.current = self
 
     def explain(self, error: RuntimeError | None) -> Exception | None:
         """Say why a collective failed; with no error, end this process if it is known to be out of step.
@@ -133,7 +130,7 @@ class Job:
         if error is not None:
             return self.rank_status.explained(error)
         if self.rank_status.out_of_step:
-            if not self.rank_status.is_told:
+            if not self.rank_status.is_raised:
                 return self.rank_status.out_of_step_error()
             self._say_out_of_step()
             self.leave()
@@ -173,8 +170,8 @@ class Job:
                 self.meets(error)
             for call in reversed(self.closing):
                 call()
-        except BaseException as met:
-            self.meets(met)
+        except BaseException as raised:
+            self.meets(raised)
             raise
         finally:
             self.close()
@@ -189,7 +186,7 @@ class Job:
         self.watch.stop()
         self.rank_status.close()
         self.crash.uninstall()
-        set_states(self._own_generators)
+        set_states(self._generator_states)
         self.one_process.show()
         del self.group  # see close
         self.one_process.destroy()
@@ -241,9 +238,9 @@ class Job:
 
     def _share_generators(self) -> None:
         """Start the global generators from rank 0's, whether or not the script seeded them already."""
-        self._own_generators = states()
+        self._generator_states = states()
         what = "the generators of rank 0"
-        own = self.seal.pack(what, self._own_generators) if self.placement.rank == 0 else b""
-        set_states(self.seal.unpack(what, texts.of_leader(own, self.group, self.device)))
+        packed = self.seal.pack(what, self._generator_states) if self.placement.rank == 0 else b""
+        set_states(self.seal.unpack(what, texts.of_leader(packed, self.group, self.device)))
         if self.device.type != "cpu":
             torch.get_device_module(self.device.type).manual_seed(torch.initial_seed())

@@ -86,8 +86,8 @@ class JobStore:
             self._drop(name, self._cut.pop(name, 0))
 
     def _drop(self, name: str, count: int) -> None:
-        for own in (name, *(_piece(name, piece) for piece in range(count))):
-            self._store.delete_key(self._key(own))
+        for part in (name, *(_piece(name, piece) for piece in range(count))):
+            self._store.delete_key(self._key(part))
 
     def wait(self, name: str, seconds: float) -> bytes | None:
         """Wait for what another rank puts under a name; None if it does not in time.
@@ -105,9 +105,9 @@ class JobStore:
         """
         self._store.set(self._key(f"place/{self._rank}"), place)  # type: ignore[arg-type]  # takes bytes, torch 2.13
 
-    def post(self, name: str, own: bytes) -> None:
+    def post(self, name: str, value: bytes) -> None:
         """Leave this rank's part of what ``collect`` gives."""
-        self._put(f"{name}/{self._rank}", own)
+        self._put(f"{name}/{self._rank}", value)
         self.come(f"{name}/came", self._world_size, f"{name}/all")
 
     def posted(self, name: str) -> list[bytes] | None:
@@ -137,11 +137,11 @@ class JobStore:
 
     def _read_once(self, name: str) -> list[bytes]:
         names = [f"{name}/{rank}" for rank in range(self._world_size)]
-        values = self._store.multi_get([self._key(own) for own in names])
-        posted = [self.whole(own, value) for own, value in zip(names, values, strict=True)]
+        values = self._store.multi_get([self._key(part) for part in names])
+        posted = [self.whole(part, value) for part, value in zip(names, values, strict=True)]
         if self._store.add(self._key(f"{name}/read"), 1) == self._world_size:
-            for own, value in zip(names, values, strict=True):
-                self._drop(own, _pieces(value))
+            for part, value in zip(names, values, strict=True):
+                self._drop(part, _pieces(value))
             self.drop([f"{name}/{end}" for end in ("came", "all", "read")])
         return posted
 

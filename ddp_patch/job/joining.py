@@ -23,7 +23,7 @@ from .rank_status import is_lost_connection
 from .siblings import Siblings
 from .waiting import Waiting
 
-_OWN_WAIT = 2.0  # seconds, in which this rank may come to an error of its own
+_ERROR_WAIT = 2.0  # seconds, in which this rank may come to an error of its own
 _END_WAIT = 5.0  # seconds, in which the thread ends that listens
 _LOOK = 1.0  # seconds between two looks whether all ranks of this host are there
 _TELL_WAIT = 1.0  # seconds, in which the others read what this rank left, where the store is its own
@@ -32,15 +32,15 @@ _TELL_WAIT = 1.0  # seconds, in which the others read what this rank left, where
 class Joining:
     """Around what connects this rank; every rank comes here."""
 
-    def __init__(self, store: Any, told: LaunchInfo) -> None:
+    def __init__(self, store: Any, info: LaunchInfo) -> None:
         """Begin to listen.
 
         Args:
             store: of the job.
-            told: by the launcher.
+            info: from the launcher.
         """
-        self._store, self._told = store, told
-        self._keys = [f"ddp_patch/unreached/{attempt.name()}/{rank}" for rank in range(told.world_size)]
+        self._store, self._info = store, info
+        self._keys = [f"ddp_patch/unreached/{attempt.name()}/{rank}" for rank in range(info.world_size)]
         self._waiting = Waiting(store)
         self._is_over = False
         self._heard = ""  # what another rank met, before this one did
@@ -50,7 +50,7 @@ class Joining:
         """Listen for what the others meet."""
         self._running.acquire()
         # Asked here: who leaves at once ends what was asked.
-        _thread.start_new_thread(self._listen, (self._waiting.ask(self._keys[self._told.rank]),))
+        _thread.start_new_thread(self._listen, (self._waiting.ask(self._keys[self._info.rank]),))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """Tell the others what this rank met.
@@ -59,21 +59,22 @@ class Joining:
             LaunchError: where the connection failed.
         """
         self._is_over = True
-        own = self._explained(error) if isinstance(error, RuntimeError) and is_lost_connection(error) else None
+        explained = self._explained(error) if isinstance(error, RuntimeError) and is_lost_connection(error) else None
         with contextlib.suppress(RuntimeError):  # the store is gone, and with it the job
             if error is not None:
-                met = f"{type(error).__name__}: {error}"
-                words = str(own) if own else f"Rank {self._told.rank} of {self._told.world_size} met {met}"
+                raised = f"{type(error).__name__}: {error}"
+                said = f"Rank {self._info.rank} of {self._info.world_size} met {raised}"
+                words = str(explained) if explained else said
                 for rank, key in enumerate(self._keys):
-                    if rank != self._told.rank:
+                    if rank != self._info.rank:
                         self._store.set(key, words)
-                if self._told.rank == 0:
+                if self._info.rank == 0:
                     time.sleep(_TELL_WAIT)
             self._waiting.close()
             self._running.acquire(timeout=_END_WAIT)
-            self._store.delete_key(self._keys[self._told.rank])
-        if own is not None:
-            raise own from error
+            self._store.delete_key(self._keys[self._info.rank])
+        if explained is not None:
+            raise explained from error
 
     def _listen(self, found: SimpleQueue[Any]) -> None:
         try:
@@ -81,9 +82,9 @@ class Joining:
             if isinstance(words, RuntimeError):  # the store is gone: whoever had it says why
                 return
             self._heard = words.decode()
-            end = time.monotonic() + _OWN_WAIT
+            end = time.monotonic() + _ERROR_WAIT
             while self._heard and not self._is_over and time.monotonic() < end:
-                time.sleep(_OWN_WAIT / 20)
+                time.sleep(_ERROR_WAIT / 20)
             if self._heard and not self._is_over:
                 error = f"{LaunchError.__module__}.{LaunchError.__qualname__}"
                 sys.stderr.write(f"{error}: {self._heard}\n")
@@ -94,7 +95,7 @@ class Joining:
 
     def _next(self, found: SimpleQueue[Any]) -> Any:
         """Wait for what another rank met, or that one of this host is gone, which leaves no words."""
-        siblings = Siblings(self._told)
+        siblings = Siblings(self._info)
         while True:
             with contextlib.suppress(Empty):
                 return found.get(timeout=_LOOK)
@@ -107,7 +108,7 @@ class Joining:
         names = [name for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if os.environ.get(name)]
         over = ", ".join(f"{name}={os.environ[name]}" for name in names) or "the interface of its host name"
         return LaunchError(
-            f"Rank {self._told.rank} of {self._told.world_size}, on {socket.gethostname()}, could not reach the other "
+            f"Rank {self._info.rank} of {self._info.world_size}, on {socket.gethostname()}, could not reach the other "
             f"ranks over {over}: {str(error).partition(chr(10))[0]}. Name the interface that reaches them (ip -brief "
             "address lists them): export GLOO_SOCKET_IFNAME=eth0, and NCCL_SOCKET_IFNAME for accelerators."
         )

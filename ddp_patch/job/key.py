@@ -48,18 +48,18 @@ class Offer:
         Raises:
             OptionError: for a key that is too short.
         """
-        self._given = os.environ.pop(VARIABLE, "").strip().encode()
-        if 0 < len(self._given) < _SHORTEST:
+        self._user_key = os.environ.pop(VARIABLE, "").strip().encode()
+        if 0 < len(self._user_key) < _SHORTEST:
             raise OptionError(
-                f"{VARIABLE} has {len(self._given)} characters, and could be guessed: it takes at least {_SHORTEST}. "
-                f"{HOW}"
+                f"{VARIABLE} has {len(self._user_key)} characters, and could be guessed: it takes at least "
+                f"{_SHORTEST}. {HOW}"
             )
         # A descriptor of memory without a name: nothing of it is left, however this process ends.
         self._memory: int | None = None
         self.message = {"drawn": secrets.token_hex(16), "print": "", "host": "", "memory": ""}
         """For the other ranks, and for whoever reads the store."""
-        if self._given:
-            self.message["print"] = hmac.digest(self._given, b"which key", "sha256").hex()
+        if self._user_key:
+            self.message["print"] = hmac.digest(self._user_key, b"which key", "sha256").hex()
         elif hasattr(os, "memfd_create"):
             self.message["host"] = _sees()
             if rank == 0:
@@ -67,11 +67,11 @@ class Offer:
                 os.write(self._memory, secrets.token_bytes(32))
                 self.message["memory"] = f"/proc/{os.getpid()}/fd/{self._memory}"
 
-    def agreed(self, told: Sequence[Mapping[str, str]]) -> bytes | None:
+    def agreed(self, messages: Sequence[Mapping[str, str]]) -> bytes | None:
         """Make the key of this run.
 
         Args:
-            told: what each rank told.
+            messages: what each rank told.
 
         Returns:
             None if there is no key that all ranks could have.
@@ -79,15 +79,15 @@ class Offer:
         Raises:
             LaunchError: if some ranks have another key than others.
         """
-        prints = [its.get("print", "") for its in told]
+        prints = [its.get("print", "") for its in messages]
         other = next((rank for rank, its in enumerate(prints) if its != prints[0]), None)
         if other is not None:
             has = "another" if prints[0] and prints[other] else "no" if prints[0] else "a"
             raise LaunchError(
                 f"Rank {other} has {has} {VARIABLE}, unlike rank 0, so they would not take each other's word. {HOW}"
             )
-        secret = self._given or self._left(told)
-        drawn = " ".join(its.get("drawn", "") for its in told)
+        secret = self._user_key or self._left(messages)
+        drawn = " ".join(its.get("drawn", "") for its in messages)
         return hmac.digest(secret, drawn.encode(), "sha256") if secret else None
 
     def close(self) -> None:
@@ -96,10 +96,10 @@ class Offer:
             os.close(self._memory)
             self._memory = None
 
-    def _left(self, told: Sequence[Mapping[str, str]]) -> bytes:
+    def _left(self, messages: Sequence[Mapping[str, str]]) -> bytes:
         """Read rank 0's key, where all ranks see its processes."""
-        host, path = self.message["host"], told[0].get("memory", "")
-        if not host or any(its.get("host") != host for its in told):
+        host, path = self.message["host"], messages[0].get("memory", "")
+        if not host or any(its.get("host") != host for its in messages):
             return b""
         if not re.fullmatch(r"/proc/\d+/fd/\d+", path):
             return b""

@@ -24,7 +24,7 @@ _FATAL = "Fatal Python error: "
 _FRAME = re.compile(r'  File "(?!<frozen)(.+)", line (\d+)')
 
 
-class _Own:
+class _State:
     """The memory of this process, as long as it lives: faulthandler may write to it at any time."""
 
     descriptor: int | None = None
@@ -46,31 +46,31 @@ def descriptor(rank: int) -> int | None:
         rank: of this process.
     """
     folder = os.environ.get(FOLDER)
-    if _Own.descriptor is None and folder is not None:
+    if _State.descriptor is None and folder is not None:
         with contextlib.suppress(OSError):  # the agent is gone, and this rank is about to
-            _Own.descriptor = os.open(of_rank(Path(folder), rank), _FLAGS, 0o600)
-    if _Own.descriptor is None and hasattr(os, "memfd_create"):
-        _Own.descriptor = os.memfd_create("ddp_patch_last_words")
-    if _Own.descriptor is not None and not faulthandler.is_enabled():
-        faulthandler.enable(_Own.descriptor)
-        _Own.hears_crashes = True
-    return _Own.descriptor
+            _State.descriptor = os.open(of_rank(Path(folder), rank), _FLAGS, 0o600)
+    if _State.descriptor is None and hasattr(os, "memfd_create"):
+        _State.descriptor = os.memfd_create("ddp_patch_last_words")
+    if _State.descriptor is not None and not faulthandler.is_enabled():
+        faulthandler.enable(_State.descriptor)
+        _State.hears_crashes = True
+    return _State.descriptor
 
 
 def belong_to_the_script() -> None:
     """Crashes are written from now on where the script wants them, in its children too."""
-    _Own.hears_crashes = False
+    _State.hears_crashes = False
 
 
 def hears_crashes() -> bool:
     """Tell whether it is we who have Python write down crashes."""
-    return _Own.hears_crashes
+    return _State.hears_crashes
 
 
 def say(what: str) -> None:
     """Say why this process is about to be gone."""
-    if _Own.descriptor is not None:
-        os.write(_Own.descriptor, what.encode())
+    if _State.descriptor is not None:
+        os.write(_State.descriptor, what.encode())
 
 
 def of_rank(folder: Path, rank: int) -> Path:
@@ -96,9 +96,9 @@ def read(descriptor: int) -> LastWords | None:
 
 def _forget() -> None:
     """A child that was forked is no rank."""
-    if _Own.hears_crashes:
+    if _State.hears_crashes:
         faulthandler.disable()
-    _Own.descriptor, _Own.hears_crashes = None, False
+    _State.descriptor, _State.hears_crashes = None, False
 
 
 if hasattr(os, "register_at_fork"):

@@ -209,13 +209,13 @@ def _meeting(row: Launcher, environ: Mapping[str, str], is_one_host: bool) -> tu
             [name for name in (*row.ranks[:2], row.address, row.port) if environ.get(name)],
             [name for name in (row.address, row.port) if not environ.get(name)],
         )
-    told = _integer(environ, row.port) if port else None
-    if address and told:
-        return address, told, ""
+    port_number = _integer(environ, row.port) if port else None
+    if address and port_number:
+        return address, port_number, ""
     job = ".".join(environ.get(name, "") for name in row.job)
     hosts = [environ[name] for name in row.hosts if environ.get(name)]
     if not address and (is_one_host if not hosts else hosts == ["1"]):
-        return (_LOOPBACK, told, "") if told else (None, None, job)
+        return (_LOOPBACK, port_number, "") if port_number else (None, None, job)
     address = address or first_host(environ.get(row.nodes, ""))
     if not address:
         raise LaunchError(
@@ -223,7 +223,7 @@ def _meeting(row: Launcher, environ: Mapping[str, str], is_one_host: bool) -> tu
             "are not set, so they cannot find each other. Write: "
             f"{row.how or 'export MASTER_ADDR=node0 MASTER_PORT=29500'}"
         )
-    return address, told or (_LOWEST_PORT + zlib.crc32(job.encode()) % _PORTS if row.job else 29500), ""
+    return address, port_number or (_LOWEST_PORT + zlib.crc32(job.encode()) % _PORTS if row.job else 29500), ""
 
 
 def _said(row: Launcher, environ: Mapping[str, str], count: int = len(TORCH)) -> str:

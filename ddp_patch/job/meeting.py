@@ -37,33 +37,33 @@ _LOOPBACK = "127.0.0.1"
 _BEFORE = "before it came to ddp_patch.enable()"
 
 
-def meet(told: LaunchInfo, timeout: float) -> Any:
+def meet(info: LaunchInfo, timeout: float) -> Any:
     """Come to the store of the job.
 
     Args:
-        told: by the launcher.
+        info: from the launcher.
         timeout: seconds to wait for the others.
 
     Raises:
         LaunchError: if they do not come, or something else has the port.
     """
-    if told.address is None and told.launcher.completes:
-        return _meet_on_one_host(told, timeout)
+    if info.address is None and info.launcher.completes:
+        return _meet_on_one_host(info, timeout)
     address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
-    at = f"{address}:{port} ({told.launcher.address}, {told.launcher.port})"
+    at = f"{address}:{port} ({info.launcher.address}, {info.launcher.port})"
     try:
-        if (told.rank or told.launcher.keeps) and not attempt.is_agents():
-            return _answered(lambda: _store(told, timeout), told, address, int(port), at, timeout)
-        return _store(told, timeout)
+        if (info.rank or info.launcher.keeps) and not attempt.is_agents():
+            return _answered(lambda: _store(info, timeout), info, address, int(port), at, timeout)
+        return _store(info, timeout)
     except (dist.DistError, OSError) as error:
         why = str(error).partition("\n")[0].rstrip(".")
         if "EADDRINUSE" in why or getattr(error, "errno", None) == errno.EADDRINUSE:
             raise LaunchError(
-                f"{_named(told)} cannot take the port {at}: another program "
+                f"{_named(info)} cannot take the port {at}: another program "
                 f"has it, or an earlier run of this one. Name a free one: export MASTER_PORT={int(port) % 60000 + 1}"
             ) from None
         raise LaunchError(
-            f"{_named(told)} did not meet the others at {at}: {why}. Start every rank, rank 0 on the host of "
+            f"{_named(info)} did not meet the others at {at}: {why}. Start every rank, rank 0 on the host of "
             "that name, and let them through to its port."
         ) from None
 
@@ -73,14 +73,14 @@ def holder() -> int | None:
     return None if attempt.is_agents() else 0
 
 
-def _store(told: LaunchInfo, timeout: float) -> Any:
+def _store(info: LaunchInfo, timeout: float) -> Any:
     if attempt.is_agents():
-        return next(rendezvous("env://", told.rank, told.world_size, timeout=timedelta(seconds=timeout)))[0]
+        return next(rendezvous("env://", info.rank, info.world_size, timeout=timedelta(seconds=timeout)))[0]
     address, port, patience = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timedelta(seconds=timeout)
-    holds = told.rank == 0 and not told.launcher.keeps
+    holds = info.rank == 0 and not info.launcher.keeps
     where = loopback.of_name(address) if holds else None
     if where is not None:
-        return loopback.listening_store(where, port, world_size=told.world_size, timeout=patience)[0]
+        return loopback.listening_store(where, port, world_size=info.world_size, timeout=patience)[0]
     # Not env://, which waits for all and then cannot name those that lack.
     return TCPStore(
         *(address, port, None, holds),
@@ -90,7 +90,7 @@ def _store(told: LaunchInfo, timeout: float) -> Any:
     )
 
 
-def _answered(make: Any, told: LaunchInfo, address: str, port: int, at: str, timeout: float) -> Any:
+def _answered(make: Any, info: LaunchInfo, address: str, port: int, at: str, timeout: float) -> Any:
     """Connect to a store; raise where something else listens, which torch's would wait for without end (torch 2.13)."""
     found: list[Any] = []
     done = _thread.allocate_lock()  # not threading's: the script counts its own threads
@@ -106,17 +106,17 @@ def _answered(make: Any, told: LaunchInfo, address: str, port: int, at: str, tim
 
     end = time.monotonic() + timeout + 1
     _thread.start_new_thread(connect, ())
-    accepted_at, siblings = None, Siblings(told)
+    accepted_at, siblings = None, Siblings(info)
     while not done.acquire(timeout=_LOOK if accepted_at is None else 1.0):
         now = time.monotonic()
         if siblings.has_lost_one():
-            _refuse_lost(told, siblings)
+            _refuse_lost(info, siblings)
         if accepted_at is None:
             with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=1.0):
                 accepted_at = now
         elif now - accepted_at > min(_ANSWER_WAIT, timeout) or now > end:
             raise LaunchError(
-                f"{_named(told)} found at {at} something that does not answer as rank 0 of this job. Name a port "
+                f"{_named(info)} found at {at} something that does not answer as rank 0 of this job. Name a port "
                 f"that is free on that host: export MASTER_PORT={port % 60000 + 1}"
             )
     if isinstance(found[0], BaseException):
@@ -127,34 +127,34 @@ def _answered(make: Any, told: LaunchInfo, address: str, port: int, at: str, tim
 # --- on one host ------------------------------------------------------------------------------------------------------
 
 
-def _meet_on_one_host(told: LaunchInfo, timeout: float) -> Any:
-    note = _folder() / hashlib.sha256(f"{told.launcher.name} {told.job or _origin(told)}".encode()).hexdigest()[:24]
-    end, siblings = time.monotonic() + timeout, Siblings(told)
-    store = _opened(told, note, timeout) if told.rank == 0 else _found(told, note, end, siblings)
+def _meet_on_one_host(info: LaunchInfo, timeout: float) -> Any:
+    note = _folder() / hashlib.sha256(f"{info.launcher.name} {info.job or _origin(info)}".encode()).hexdigest()[:24]
+    end, siblings = time.monotonic() + timeout, Siblings(info)
+    store = _opened(info, note, timeout) if info.rank == 0 else _found(info, note, end, siblings)
     try:
-        if store.add("ddp_patch/met", 1) == told.world_size:
+        if store.add("ddp_patch/met", 1) == info.world_size:
             store.set("ddp_patch/met/all", "1")
         waiting = Waiting(store, siblings.has_lost_one)
         try:
             if waiting.get("ddp_patch/met/all", max(end - time.monotonic(), 0.0)) is None:
                 if time.monotonic() < end:
-                    _refuse_lost(told, siblings, note)
-                _refuse_missing(told, note)
+                    _refuse_lost(info, siblings, note)
+                _refuse_missing(info, note)
         except dist.DistError as error:  # the store went with rank 0
             last = time.monotonic() + _TELL_WAIT + 1
             while not (is_gone := siblings.has_lost_one()) and time.monotonic() < last:
                 time.sleep(_LOOK)
-            raise siblings.refusal(_BEFORE) if is_gone else without_store(told) from error
+            raise siblings.refusal(_BEFORE) if is_gone else without_store(info) from error
         finally:
             waiting.close()
     finally:
-        if told.rank == 0:
+        if info.rank == 0:
             note.unlink(missing_ok=True)
     return store
 
 
-def _opened(told: LaunchInfo, note: Path, timeout: float) -> Any:
-    store, port = loopback.listening_store(world_size=told.world_size, timeout=timedelta(seconds=timeout))
+def _opened(info: LaunchInfo, note: Path, timeout: float) -> Any:
+    store, port = loopback.listening_store(world_size=info.world_size, timeout=timedelta(seconds=timeout))
     mark = secrets.token_hex(8)
     store.set("ddp_patch/mark", mark)
     os.environ.update(MASTER_ADDR=_LOOPBACK, MASTER_PORT=str(port))
@@ -164,21 +164,21 @@ def _opened(told: LaunchInfo, note: Path, timeout: float) -> Any:
     return store
 
 
-def _found(told: LaunchInfo, note: Path, end: float, siblings: Siblings) -> Any:
+def _found(info: LaunchInfo, note: Path, end: float, siblings: Siblings) -> Any:
     seen = ""
     while time.monotonic() < end:
         if siblings.has_lost_one():
-            _refuse_lost(told, siblings)
+            _refuse_lost(info, siblings)
         with contextlib.suppress(FileNotFoundError):
             text = note.read_text()
-            if text != seen and (store := _marked(text, told, end)) is not None:
+            if text != seen and (store := _marked(text, info, end)) is not None:
                 return store
             seen = text
         time.sleep(_LOOK)
-    return _refuse_missing(told, note)
+    return _refuse_missing(info, note)
 
 
-def _marked(text: str, told: LaunchInfo, end: float) -> Any:
+def _marked(text: str, info: LaunchInfo, end: float) -> Any:
     """Connect to whom a note names; None where that is over: an earlier program of the same job ended before it met."""
     port, mark = text.split()
     with contextlib.suppress(OSError), socket.create_connection((_LOOPBACK, int(port)), timeout=1.0):
@@ -186,7 +186,7 @@ def _marked(text: str, told: LaunchInfo, end: float) -> Any:
         with contextlib.suppress(dist.DistError, LaunchError):
             store = _answered(
                 lambda: TCPStore(_LOOPBACK, int(port), None, False, timeout=timedelta(seconds=left)),
-                *(told, _LOOPBACK, int(port), at, left),
+                *(info, _LOOPBACK, int(port), at, left),
             )
             if store.check(["ddp_patch/mark"]) and store.get("ddp_patch/mark").decode() == mark:
                 os.environ.update(MASTER_ADDR=_LOOPBACK, MASTER_PORT=port)
@@ -194,24 +194,24 @@ def _marked(text: str, told: LaunchInfo, end: float) -> Any:
     return None
 
 
-def _refuse_missing(told: LaunchInfo, note: Path) -> Any:
+def _refuse_missing(info: LaunchInfo, note: Path) -> Any:
     raise LaunchError(
-        f"{_named(told)} did not meet the others of {told.launcher.name} by {note}. If they share no folder or "
+        f"{_named(info)} did not meet the others of {info.launcher.name} by {note}. If they share no folder or "
         "network, as containers of their own, tell them where rank 0 is: export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
     )
 
 
-def _refuse_lost(told: LaunchInfo, siblings: Siblings, note: Path | None = None) -> Any:
+def _refuse_lost(info: LaunchInfo, siblings: Siblings, note: Path | None = None) -> Any:
     refusal = siblings.refusal(_BEFORE)
-    if told.rank == 0:
+    if info.rank == 0:
         if note is not None:
             note.unlink(missing_ok=True)  # now: the launcher may end it with the first that says so
         time.sleep(_TELL_WAIT)
     raise refusal
 
 
-def _named(told: LaunchInfo) -> str:
-    return f"Rank {told.rank} of {told.world_size}, on {socket.gethostname()},"
+def _named(info: LaunchInfo) -> str:
+    return f"Rank {info.rank} of {info.world_size}, on {socket.gethostname()},"
 
 
 def _folder() -> Path:
@@ -231,9 +231,9 @@ def _folder() -> Path:
     return folder
 
 
-def _origin(told: LaunchInfo) -> str:
+def _origin(info: LaunchInfo) -> str:
     """Name the process that started all ranks of this host: the nearest above this one that is no rank itself."""
-    mark = f"{told.launcher.ranks[0]}=".encode()
+    mark = f"{info.launcher.ranks[0]}=".encode()
     pid = os.getpid()
     while True:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

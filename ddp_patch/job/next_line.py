@@ -15,10 +15,10 @@ def at_next_line(action: Callable[[FrameType], Any]) -> None:
 
     What it raises is raised there. A debugger that traces the script goes on afterwards.
     """
-    own = sys._getframe(1)
-    frame = of_script(own)
+    current = sys._getframe(1)
+    frame = of_script(current)
     if frame is None:  # nothing of the script waits for what this thread does
-        action(own)
+        action(current)
     else:
         _Stop(action).set_in(frame)
 

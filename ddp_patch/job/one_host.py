@@ -46,8 +46,8 @@ class OneHost(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Meet nobody else."""
-        told = RendezvousStoreInfo(ADDRESS, self._port)
-        return RendezvousInfo(PrefixStore(self._run, self._store), 0, 1, told)
+        store_info = RendezvousStoreInfo(ADDRESS, self._port)
+        return RendezvousInfo(PrefixStore(self._run, self._store), 0, 1, store_info)
 
     def is_closed(self) -> bool:
         """Whether the ranks have ended."""

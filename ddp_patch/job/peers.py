@@ -41,18 +41,18 @@ class Peers:
         self._poll = select.poll()
         self._waking, self._wakes = os.pipe()
         self._poll.register(self._waking, select.POLLIN)
-        self._own = [self._waking, self._wakes]  # descriptors
+        self._descriptors = [self._waking, self._wakes]
         self._closing = threading.RLock()  # a signal may come to a thread that holds it, and have it call ``wake``
         self._held_back = HeldBack()
         memory = os.memfd_create("ddp_patch") if hasattr(os, "memfd_create") else None
         if memory is not None:
             trail.words = local_words(memory)
-            self._own.append(memory)
+            self._descriptors.append(memory)
         name, words = "where the ranks run", last_words.descriptor(rank)
         rank_status.post(name, json.dumps([hosts.host(), os.getpid(), memory, words]).encode())
-        told = [json.loads(text) for text in rank_status.collect(name)]
-        for other, (host, pid, *descriptors) in enumerate(told):
-            if other != rank and None not in descriptors and host == told[rank][0]:
+        reports = [json.loads(text) for text in rank_status.collect(name)]
+        for other, (host, pid, *descriptors) in enumerate(reports):
+            if other != rank and None not in descriptors and host == reports[rank][0]:
                 self._meet(other, pid, descriptors, trail)
 
     def wait(self, seconds: float) -> None:
@@ -69,14 +69,14 @@ class Peers:
     def wake(self) -> None:
         """End the wait. Safe from any thread, and when nobody waits any more."""
         with self._closing:
-            if self._own:
+            if self._descriptors:
                 os.write(self._wakes, b"\0")
 
     def close(self) -> None:
         """Let their descriptors go, when nobody waits any more."""
         self._held_back.end()
         with self._closing:  # the system gives their numbers to other files
-            descriptors, self._own = [*self._own, *self._handles, *self._words.values()], []
+            descriptors, self._descriptors = [*self._descriptors, *self._handles, *self._words.values()], []
             self._words.clear()
         for descriptor in descriptors:
             os.close(descriptor)
@@ -103,7 +103,7 @@ class Peers:
     def speaks(self) -> bool:
         """Tell whether this rank is to say why the job ends, without the store: the first of this host that lives."""
         end = time.monotonic() + _SAY_WAIT
-        before = [handle for handle, rank in self._handles.items() if self._own and rank < self._rank]
+        before = [handle for handle, rank in self._handles.items() if self._descriptors and rank < self._rank]
         while not any(words[SAID] for words in (self._trail.words, *self._trail.others.values())):
             if time.monotonic() > end or not any(_lives(handle) for handle in before):
                 self._trail.words[SAID] = 1

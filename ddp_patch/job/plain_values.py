@@ -58,18 +58,18 @@ def dumps(value: Any) -> bytes:
     return b"".join([_LENGTH.pack(len(text)), text, *blocks])
 
 
-def loads(told: bytes) -> Any:
+def loads(data: bytes) -> Any:
     """Read what ``dumps`` wrote.
 
     Raises:
         ValueError: for anything else.
     """
     try:
-        start = _LENGTH.size + _LENGTH.unpack_from(told)[0]
-        blocks = memoryview(told)[start:]
-        return _read(json.loads(told[_LENGTH.size : start]), blocks)
+        start = _LENGTH.size + _LENGTH.unpack_from(data)[0]
+        blocks = memoryview(data)[start:]
+        return _read(json.loads(data[_LENGTH.size : start]), blocks)
     except _MALFORMED as error:  # RecursionError is a RuntimeError
-        raise ValueError(f"these {len(told)} bytes are no value: {error}") from error
+        raise ValueError(f"these {len(data)} bytes are no value: {error}") from error
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ class RankStatus(JobStore):
         self.out_of_step: str | None = None  # why this rank cannot go on with the others
         self.failure: str | None = None  # of another rank, which ends
         self._is_known = False  # why no rank can go on, to those that asked while the store was there
-        self.is_told = False  # the script got an error that says so
+        self.is_raised = False  # the script got an error that says so
         self.fails_alike = False  # as rank 0, at the same time
         self.lost = False  # a connection to another rank
         self.places: Callable[[], str] = lambda: ""  # where the ranks are, for messages
@@ -157,7 +157,7 @@ class RankStatus(JobStore):
 
     def out_of_step_error(self) -> LockstepError:
         """Give the script the error that says why this rank cannot go on."""
-        self.is_told = True
+        self.is_raised = True
         return LockstepError(self.out_of_step)
 
     def look(self, ranks: Sequence[int]) -> list[bytes]:

@@ -48,7 +48,7 @@ class RayWorker:
         Args:
             ended: gets what the function raised, or None; what it raises itself, Ray gets as the function's error.
         """
-        self._runner._exc_queue = _Door(self._queue, self._told, ended)
+        self._runner._exc_queue = _Door(self._queue, self._converted, ended)
 
     def say_orders(self, orders: Sequence[str]) -> None:
         """Warn where sets of strings have other orders on other ranks: a process that Ray keeps is not started again.
@@ -65,11 +65,11 @@ class RayWorker:
 
     def hand_over(self, error: BaseException) -> NoReturn:
         """Give Ray an error, from whichever thread, and wait until Ray ends this process."""
-        self._queue.put(self._told(error))
+        self._queue.put(self._converted(error))
         time.sleep(_END_WAIT)
         os._exit(1)
 
-    def _told(self, error: BaseException) -> Any:
+    def _converted(self, error: BaseException) -> Any:
         try:
             raise error
         except BaseException as raised:  # noqa: BLE001 — Ray writes down what is being handled
@@ -80,9 +80,9 @@ class _Door:
     """Stands before the queue that takes how the function ended."""
 
     def __init__(
-        self, queue: Any, told: Callable[[BaseException], Any], ended: Callable[[BaseException | None], None]
+        self, queue: Any, convert: Callable[[BaseException], Any], ended: Callable[[BaseException | None], None]
     ) -> None:
-        self._queue, self._told, self._ended = queue, told, ended
+        self._queue, self._convert, self._ended = queue, convert, ended
         self._thread = threading.get_ident()
         self._is_over = False
 
@@ -96,7 +96,7 @@ class _Door:
         try:
             self._ended(getattr(outcome, "_base_exc", outcome))
         except BaseException as error:  # noqa: BLE001 — it is the function's, to Ray
-            self._queue.put(self._told(error))
+            self._queue.put(self._convert(error))
         else:
             if outcome is None:
                 self._queue.put(None)
@@ -105,7 +105,7 @@ class _Door:
         return self._queue.get()
 
 
-def of_this_thread(told: LaunchInfo) -> RayWorker:
+def of_this_thread(info: LaunchInfo) -> RayWorker:
     """Find what runs the script's function.
 
     Raises:
@@ -115,23 +115,23 @@ def of_this_thread(told: LaunchInfo) -> RayWorker:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__") == _RUNNER and "self" in frame.f_locals and frame.f_back is not None:
-            return RayWorker(frame, _group(told))
+            return RayWorker(frame, _group(info))
         frame = frame.f_back
     raise LaunchError(
-        f"Ray Train started {told.world_size} workers, but {script_line()} does not run in the function that it calls, "
+        f"Ray Train started {info.world_size} workers, but {script_line()} does not run in the function that it calls, "
         "or Ray is older than the engine that ddp_patch joins (ray 2.60; RAY_TRAIN_V2_ENABLED=0). Call "
         "ddp_patch.enable() in the function that TorchTrainer gets. Or write ScalingConfig(num_workers=1, "
-        f"resources_per_worker={{'GPU': {told.world_size}}}), and in its function ddp_patch.launch(train, "
-        f"nproc={told.world_size})"
+        f"resources_per_worker={{'GPU': {info.world_size}}}), and in its function ddp_patch.launch(train, "
+        f"nproc={info.world_size})"
     )
 
 
-def _group(told: LaunchInfo) -> dist.ProcessGroup:
+def _group(info: LaunchInfo) -> dist.ProcessGroup:
     group = dist.GroupMember.WORLD if dist.is_initialized() else None
-    if group is None or (group.rank(), group.size()) != (told.rank, told.world_size):
+    if group is None or (group.rank(), group.size()) != (info.rank, info.world_size):
         found = "no process group" if group is None else f"a process group of {group.size()} ranks"
         raise OrderError(
-            f"{script_line()}: Ray Train makes a process group of {told.world_size} ranks for its workers, and there "
+            f"{script_line()}: Ray Train makes a process group of {info.world_size} ranks for its workers, and there "
             f"is {found}. Move ddp_patch.enable() above what destroys it or makes another one."
         )
     return group

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .hosts import HostView
 
 
-def choose_interface(seen: Sequence[HostView], own: int) -> None:
+def choose_interface(seen: Sequence[HostView], rank: int) -> None:
     """Have gloo use the interface that leads to rank 0, where it would look its host's own name up.
 
     A name that is not known, or is 127.0.1.1 as Debian writes it into /etc/hosts, gives it an address that no other
@@ -23,9 +23,9 @@ def choose_interface(seen: Sequence[HostView], own: int) -> None:
 
     Args:
         seen: what each rank sees.
-        own: this rank.
+        rank: of this process.
     """
-    here = seen[own]
+    here = seen[rank]
     if here.is_given or not _is_elsewhere(here, seen):
         return
     where = here.address
@@ -42,9 +42,9 @@ def _reached(one: HostView, seen: Sequence[HostView]) -> list[str]:
     return [where for where in others if where and not interfaces.is_loopback(where)]
 
 
-def other_hosts(seen: Sequence[HostView], own: int) -> set[str]:
+def other_hosts(seen: Sequence[HostView], rank: int) -> set[str]:
     """Give the addresses by which ranks of other hosts are connected, and that of the store, if it is on one."""
-    here = seen[own]
+    here = seen[rank]
     if not _is_elsewhere(here, seen):
         return set()
     named = os.environ.get("MASTER_ADDR", "")

@@ -75,8 +75,8 @@ class Recorder:
             raise OptionError(
                 f"trace={folder!r} cannot be used: {error}. Name a folder that can be written to."
             ) from error
-        told = json.dumps({"version": _VERSION, "rank": rank, **header}).encode()
-        self._memory[: len(told)] = told
+        encoded = json.dumps({"version": _VERSION, "rank": rank, **header}).encode()
+        self._memory[: len(encoded)] = encoded
         self._open: list[int] = []  # where points begin that were not left
 
     def enter(self, count: int, what: str, size: int, detail: Sequence[Any]) -> None:

@@ -102,9 +102,9 @@ def start_workers(nproc: int, options: Mapping[str, str]) -> None:
             "shall run on several into a function and write: ddp_patch.launch(train, nproc=2)"
         )
     _refuse_within_pytest("Write ddp_patch.launch(train, nproc=2) in a test, or ddp_patch.enable(nproc=1)")
-    command, told = hand_over(program.own_command(sys.orig_argv, sys.executable))
+    command, variables = hand_over(program.own_command(sys.orig_argv, sys.executable))
     environ = worker_environment(os.environ, nproc, cores())
-    environ.update({**options, **told} if told else {})
+    environ.update({**options, **variables} if variables else {})
     _replace([*agent(), str(nproc), *command], environ)
 
 
@@ -143,13 +143,13 @@ def refuse_other_group() -> None:
         )
 
 
-def agree_on_hashes(told: LaunchInfo) -> None:
+def agree_on_hashes(info: LaunchInfo) -> None:
     """Restart this rank with the string hash every rank uses, if its interpreter drew a random one.
 
     Raises:
         LaunchError: for an interpreter that takes no hash from its environment; for one that pytest runs in.
     """
-    if told.world_size == 1 or not sys.flags.hash_randomization:
+    if info.world_size == 1 or not sys.flags.hash_randomization:
         return
     if sys.flags.ignore_environment:
         raise LaunchError(
@@ -161,7 +161,7 @@ def agree_on_hashes(told: LaunchInfo) -> None:
     _refuse_within_pytest("Write PYTHONHASHSEED=0 before the launcher's command")
     # Not what the script may have set since, which may be another one on each rank, or at each start.
     environ = {**os.environ, "PYTHONHASHSEED": "0"}
-    ranks = told.local_world_size or (told.world_size if told.address is None else 0)
+    ranks = info.local_world_size or (info.world_size if info.address is None else 0)
     if ranks and cores() == (os.cpu_count() or 1):  # otherwise the launcher has given each its cores, or has not said
         environ = worker_environment(environ, ranks, cores())
     _replace(program.own_command(sys.orig_argv, sys.executable), environ)

@@ -44,19 +44,19 @@ class Seal:
         except plain_values.NotPlainError as error:
             raise _refused(name, str(error)) from None
 
-    def unpack(self, name: str, told: bytes) -> Any:
+    def unpack(self, name: str, data: bytes) -> Any:
         """Read what another rank told under a name.
 
         Raises:
             TrustError: if none of them did.
         """
         if self._key is not None:
-            code, text = told[:_CODE], told[_CODE:]
+            code, text = data[:_CODE], data[_CODE:]
             if not hmac.compare_digest(code, self._code(name, text)):
-                raise TrustError(_not_ours(name, f"{len(told)} bytes without its code"))
+                raise TrustError(_not_ours(name, f"{len(data)} bytes without its code"))
             return pickle.loads(text)
         try:
-            return plain_values.loads(told)
+            return plain_values.loads(data)
         except ValueError as error:
             raise TrustError(_not_ours(name, str(error))) from None
 

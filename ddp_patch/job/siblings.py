@@ -23,15 +23,15 @@ _LOOK = 1.0  # seconds between two looks at the host's processes, some 10 ms eac
 class Siblings:
     """The processes that the launcher started on this host, of which this one is one."""
 
-    def __init__(self, told: LaunchInfo) -> None:
+    def __init__(self, info: LaunchInfo) -> None:
         """Find their parent; without one that is known, none is ever missed.
 
         Args:
-            told: by the launcher.
+            info: from the launcher.
         """
-        self._told = told
-        self._started = _started(told)
-        self._parent = _ancestor(told.launcher.starters) if self._started > 1 else 0
+        self._info = info
+        self._started = _started(info)
+        self._parent = _ancestor(info.launcher.starters) if self._started > 1 else 0
         self._next_look = 0.0
         self._is_one_less = False
 
@@ -52,38 +52,38 @@ class Siblings:
         """
         lost = ", ".join(map(str, self._missing()))
         return LaunchError(
-            f"Rank {self._told.rank} of {self._told.world_size}, on {socket.gethostname()}, does not wait for "
+            f"Rank {self._info.rank} of {self._info.world_size}, on {socket.gethostname()}, does not wait for "
             f"{f'rank {lost}' if lost else 'another rank of this host'}, which ended {where}. Look at what it printed."
         )
 
     def _missing(self) -> list[int]:
         """List the ranks that have ended; none where all are not on this host, or its processes are not to be read."""
-        mark = f"{self._told.launcher.ranks[0]}=".encode()
+        mark = f"{self._info.launcher.ranks[0]}=".encode()
         found = set()
         for pid in _children(self._parent):
             with contextlib.suppress(OSError):
                 for variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                     if variable.startswith(mark):
                         found.add(int(variable.removeprefix(mark)))
-        is_known = self._parent and self._started == self._told.world_size
-        return sorted({*range(self._told.world_size)} - found) if is_known else []
+        is_known = self._parent and self._started == self._info.world_size
+        return sorted({*range(self._info.world_size)} - found) if is_known else []
 
 
-def without_store(told: LaunchInfo) -> LaunchError:
+def without_store(info: LaunchInfo) -> LaunchError:
     """Give the error of a rank whose store is gone, as that of a rank that held it goes with it."""
     return LaunchError(
-        f"Rank {told.rank} on {socket.gethostname()} lost the store of the job, which is rank 0's or its launcher's, "
-        f"before all {told.world_size} ranks had come. Look at what rank 0 printed."
+        f"Rank {info.rank} on {socket.gethostname()} lost the store of the job, which is rank 0's or its launcher's, "
+        f"before all {info.world_size} ranks had come. Look at what rank 0 printed."
     )
 
 
-def _started(told: LaunchInfo) -> int:
+def _started(info: LaunchInfo) -> int:
     """Give how many ranks the launcher started on this host; 0 where it does not say so."""
-    if told.local_world_size:
-        return told.local_world_size
-    if told.address is None:
-        return told.world_size
-    each, host = os.environ.get(told.launcher.each, ""), os.environ.get(told.launcher.host, "")
+    if info.local_world_size:
+        return info.local_world_size
+    if info.address is None:
+        return info.world_size
+    each, host = os.environ.get(info.launcher.each, ""), os.environ.get(info.launcher.host, "")
     counts = [int(one) for one, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", each) for _ in range(int(times or 1))]
     return counts[int(host)] if host.isdigit() and int(host) < len(counts) else 0
 

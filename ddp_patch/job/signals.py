@@ -107,25 +107,25 @@ class Signals:
         if number not in HEEDED:
             return real(number, handler)
         before = real(number, self._come if callable(handler) else handler)
-        own = self._handlers.pop(number, before)
+        previous = self._handlers.pop(number, before)
         if callable(handler):
             self._handlers[number] = handler
         (self._ignored.add if handler == signal.SIG_IGN else self._ignored.discard)(number)
         self._tell()
-        return own if before == self._come else before
+        return previous if before == self._come else before
 
     def handler(self, number: int, real: Any) -> Any:
         """Give the script's handler in place of ours."""
         return self._handlers.get(number, real) if real == self._come else real
 
-    def set_timer(self, real: Callable[..., Any], given: tuple[Any, ...], sets: bool, agreed: Agreed) -> Any:
+    def set_timer(self, real: Callable[..., Any], arguments: tuple[Any, ...], sets: bool, agreed: Agreed) -> Any:
         """Set or stop the script's timer. One that fired on some rank before is heeded first, on all.
 
         Later, the handler would find the script outside of what it was to be broken out of.
 
         Args:
             real: ``signal.alarm`` or ``signal.setitimer``.
-            given: its arguments.
+            arguments: its arguments.
             sets: a timer, and does not stop it.
             agreed: gives what each rank says, at this point of the script.
 
@@ -137,7 +137,7 @@ class Signals:
             with self._as_it_is():
                 left = signal.setitimer(signal.ITIMER_REAL, 0)
             left = self._end_timer(left, agreed)
-        now = real(*given)
+        now = real(*arguments)
         self._may_fire = sets
         if not left[0]:  # there was none, or its handler may have set another one
             return now
@@ -160,23 +160,23 @@ class Signals:
 
     def _end_timer(self, left: tuple[float, float], agreed: Agreed) -> tuple[float, float]:
         what = self._what(signal.SIGALRM)
-        own, self._has_fired = self._agreement.has_asked(what), False
+        was_asked, self._has_fired = self._agreement.has_asked(what), False
         try:
-            told = agreed([own, left])
-            fired = self._has_fired or any(has_fired for has_fired, _ in told)
+            answers = agreed([was_asked, left])
+            fired = self._has_fired or any(has_fired for has_fired, _ in answers)
         finally:
             self._has_fired = None
         self._timer += 1  # what was asked for until now, nobody heeds any more
-        comes_late = self._agreement.has_asked(what) and not own
+        comes_late = self._agreement.has_asked(what) and not was_asked
         self._agreement.forget(what)
         if fired:
-            if not own:
+            if not was_asked:
                 self._start_anew()
             self._run(signal.SIGALRM, of_script(sys._getframe(1)))
             return 0.0, 0.0
         if comes_late:
             self._agreement.ask(self._what(signal.SIGALRM))
-        before, interval = told[0][1]
+        before, interval = answers[0][1]
         return before, interval
 
     def _what(self, number: int) -> int:

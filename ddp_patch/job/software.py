@@ -33,7 +33,7 @@ _SEVERAL = "NCCL_MULTI_RANK_GPU_ENABLE"
 _SEVERAL_SINCE = 23000  # 2.30, as ncclGetVersion has it
 
 
-def own() -> tuple[tuple[str, str], ...]:
+def versions() -> tuple[tuple[str, str], ...]:
     """Give what this rank runs, by name."""
     python = ".".join(map(str, sys.version_info[:2]))
     found = {"ddp_patch": __version__, "torch": str(torch.__version__), "accelerate": version("accelerate")}

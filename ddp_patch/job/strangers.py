@@ -23,8 +23,8 @@ def refuse_strangers(connection: socket.socket) -> None:
     """
     if not hasattr(socket, "SO_PEERCRED"):  # not Linux
         return
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(_FORMAT))
-    _, user, _ = struct.unpack(_FORMAT, told)
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(_FORMAT))
+    _, user, _ = struct.unpack(_FORMAT, credentials)
     if user != os.getuid():
         raise TrustError(
             f"A process of user {user} is at the other end of the socket that hands batches over on this host, and not "

@@ -61,8 +61,8 @@ class Whereabouts:
     def reported(self) -> dict[int, ReportedLocation]:
         """Give what each rank has told last. One request to the store."""
         return {
-            rank: ReportedLocation.from_bytes(told)
-            for rank, told in enumerate(self._rank_status.look(range(self._size)))
+            rank: ReportedLocation.from_bytes(report)
+            for rank, report in enumerate(self._rank_status.look(range(self._size)))
         }
 
     def sides(self, finding: Finding) -> dict[int, ReportedLocation]:

@@ -56,7 +56,7 @@ import torch
 print(ddp_patch.deal(torch.arange(5.0)).sum().item())
 with ddp_patch.per_rank():
     from ddp_patch.job import interfaces
-    print(interfaces.given())
+    print(interfaces.requested())
 """
 
 
