@@ -8,7 +8,7 @@ from torch import nn
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from ddp_patch.measure.saved_tensors import SavedTensors
+from ddp_patch.measure.saved_tensors import SavedTensors, _SavedTensor
 
 ROWS, WIDTH = 16, 64
 
@@ -161,4 +161,4 @@ def test_gradients_are_the_same_and_nothing_is_held_afterwards():
         wanted = gradients(each)
         assert all(map(torch.equal, gradients(lambda each=each: counted(model, each)), wanted))
     gc.collect()
-    assert not [each for each in gc.get_objects() if type(each).__name__ == "_Held"]
+    assert not [each for each in gc.get_objects() if isinstance(each, _SavedTensor)]

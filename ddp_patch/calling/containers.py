@@ -76,7 +76,7 @@ class Containers:
     def with_writes(self, outputs: Any) -> Any:
         """Give the outputs of the forward, along with what it wrote to containers, if it did.
 
-        What it was given is a number there: ``returned`` puts the script's own in its place.
+        What it was given is a number there: ``write_back`` puts the script's own in its place.
         """
         if not self._entries:
             return outputs

@@ -29,7 +29,7 @@ from ..calling.entry import Entry
 from ..errors import DdpPatchError, LockstepError
 from ..generators import same_draws, same_states, state_of
 from ..gradients.graphs import comes_from
-from ..structure import leaves, leaves_below, strided
+from ..structure import leaves, strided
 from .arguments import AsGiven
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED, Guards
 from .probe import DRAW_OUTSIDE, OWN_DRAWS, SplitDecision
@@ -50,9 +50,11 @@ def observation(call: Call, layout: Layout, stands: Callable[[], StateSnapshot])
         stands: notes what its code may change.
     """
     # Arguments are crossed at the module's door, and what becomes of them inside is theirs.
-    own = {id(leaf) for leaf in (*call.module.parameters(), *_leaves_of((call.args, call.kwargs)))}
+    passed = [leaf for _, leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor) and leaf.requires_grad]
+    passed = [leaf for leaf in passed if not isinstance(leaf, BatchTensor)]
+    doors, trained = {leaf.grad_fn for leaf in passed}, {id(leaf) for leaf in (*call.module.parameters(), *passed)}
     return Observation(
-        lambda tensor, sums: comes_from(tensor, lambda leaf: id(leaf) in own, _MOST_NODES, sums),
+        lambda tensor, sums: comes_from(tensor, lambda leaf: id(leaf) in trained, _MOST_NODES, doors.union(sums)),
         layout,
         World.get().unruled_calls.agreed,
         lambda is_scripts: _as_it_was(call.module, stands if is_scripts else StateSnapshot),
@@ -164,13 +166,6 @@ def restored_if_it_fails(
             raise
     if not same_states(stood, [state_of(generator) for generator in generators]):
         seen.tied(OWN_DRAWS, DRAW_OUTSIDE)
-
-
-def _leaves_of(values: Any) -> Iterator[Tensor]:
-    """Tensors that gradients of these would be accumulated into."""
-    for _, leaf in leaves(values):
-        if isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) and leaf.requires_grad:
-            yield from [leaf] if leaf.grad_fn is None else leaves_below([leaf.grad_fn])
 
 
 def told_by(result: Any, entry: Entry, decision: SplitDecision, seen: Observation) -> SplitDecision:

@@ -8,8 +8,10 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
+from ..batch.crossings import Replicate, Shard
+
 # Crossings on the way into a module, which sum what its rows give: whatever lies below them is no matter of the module.
-_DOORS = ("ReplicateBackward", "ShardBackward")
+_DOORS = tuple(f"{crossing.__name__}Backward" for crossing in (Replicate, Shard))  # as torch 2.13 names their nodes
 
 
 def comes_from(tensor: Tensor, is_own: Callable[[Any], bool], most: int, ends: Collection[Any] = ()) -> bool:
@@ -22,15 +24,17 @@ def comes_from(tensor: Tensor, is_own: Callable[[Any], bool], most: int, ends: C
         tensor: wants a gradient.
         is_own: tells such leaves.
         most: nodes to look at.
-        ends: crossings that sum what rows give, as those on the way into a module do.
+        ends: nodes at which what rows give is summed, as on the way into a module: nothing below them is looked at.
     """
     if tensor.grad_fn is None:
         return is_own(tensor)
     seen, stack = {tensor.grad_fn}, [tensor.grad_fn]
     while stack:
         node = stack.pop()
+        if node in ends:
+            continue
         if isinstance(node, BackwardCFunction):
-            if node.name() not in _DOORS and node not in ends:
+            if node.name() not in _DOORS:
                 return False
             continue
         if hasattr(node, "variable") and not is_own(node.variable):

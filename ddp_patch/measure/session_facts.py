@@ -46,7 +46,7 @@ def apart(its: Mapping[str, Any], ranks: int) -> str:
     """Say where a run is not what its number of ranks makes one think; nothing where it is.
 
     Args:
-        its: what ``told`` gave.
+        its: what a session noted of itself.
         ranks: of the run.
     """
     if its.get("distributes_itself"):
