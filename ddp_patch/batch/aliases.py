@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class _Held:
+class _Kept:
     """A batch, and what the script was given of its memory."""
 
     batch: BatchTensor
-    given: dict[int, weakref.ref[Any]] = field(default_factory=dict)  # by identity
+    exported: dict[int, weakref.ref[Any]] = field(default_factory=dict)  # by identity
 
 
-def _references(held: _Held) -> int:
-    return sys.getrefcount(held.batch)
+def _references(entry: _Kept) -> int:
+    return sys.getrefcount(entry.batch)
 
 
-_OURS = _references(_Held(Tensor()))  # type: ignore[arg-type]
+_OURS = _references(_Kept(Tensor()))  # type: ignore[arg-type]
 MOST_UNCLEAR = 64  # batches that nobody looks at, and of which it is not known what was written last
-_kept: list[_Held] = []
+_kept: list[_Kept] = []
 
 EXPORTS = {"numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage", "share_memory_"}
 
@@ -69,46 +69,46 @@ def enter_slice(batch: BatchTensor) -> None:
     _hear_of_arrays()
 
 
-def keep(batch: BatchTensor, given: Any) -> None:
+def keep(batch: BatchTensor, parts: Any) -> None:
     """Hold a batch as long as the script has memory of its whole, though it may be a view of another, and soon be gone.
 
     Args:
         batch: whose whole the script was given a part of.
-        given: the part, or several.
+        parts: the part, or several.
     """
-    held = next((each for each in _kept if each.batch is batch), None)
-    if held is None:
-        held = _Held(batch)
-        _kept.append(held)
-    for _, leaf in leaves(given):
+    entry = next((each for each in _kept if each.batch is batch), None)
+    if entry is None:
+        entry = _Kept(batch)
+        _kept.append(entry)
+    for _, leaf in leaves(parts):
         with contextlib.suppress(TypeError):  # a number, as data_ptr() gives
-            held.given[id(leaf)] = weakref.ref(leaf, functools.partial(_gone, held.given, id(leaf)))
+            entry.exported[id(leaf)] = weakref.ref(leaf, functools.partial(_gone, entry.exported, id(leaf)))
 
 
-def _gone(given: dict[int, weakref.ref[Any]], key: int, leaf: weakref.ref[Any]) -> None:
-    if given.get(key) is leaf:
-        del given[key]
+def _gone(references: dict[int, weakref.ref[Any]], key: int, leaf: weakref.ref[Any]) -> None:
+    if references.get(key) is leaf:
+        del references[key]
 
 
 def temporary() -> list[BatchTensor]:
     """Give batches that nobody holds but us."""
-    return [held.batch for held in _kept if _references(held) == _OURS]
+    return [entry.batch for entry in _kept if _references(entry) == _OURS]
 
 
 def let_go() -> None:
     """Stop holding batches that nobody else holds, and of whose wholes nobody has memory."""
-    _kept[:] = [held for held in _kept if _references(held) != _OURS or _is_seen(held)]
+    _kept[:] = [entry for entry in _kept if _references(entry) != _OURS or _is_seen(entry)]
 
 
-def _is_seen(held: _Held) -> bool:
-    if held.given:
+def _is_seen(entry: _Kept) -> bool:
+    if entry.exported:
         return True
     # A view of a tensor holds the object, though not as Python counts.
-    whole, held.batch._whole = held.batch._whole, None
+    whole, entry.batch._whole = entry.batch._whole, None
     still = None if whole is None else weakref.ref(whole)
     del whole
-    held.batch._whole = None if still is None else still()
-    return held.batch._whole is not None
+    entry.batch._whole = None if still is None else still()
+    return entry.batch._whole is not None
 
 
 def forget() -> None:

@@ -62,14 +62,14 @@ class Collectives(ABC):
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """Stack the ranks' tensors, which have one shape, into ``[N, *shape]``."""
-        own = tensor.detach().contiguous()
-        every = own.new_empty(self.size, *own.shape)
-        self.ledger.count("all_gather", own.numel() * own.element_size())
-        with self.collective("a tensor of each rank", own.numel()):
+        local = tensor.detach().contiguous()
+        every = local.new_empty(self.size, *local.shape)
+        self.ledger.count("all_gather", local.numel() * local.element_size())
+        with self.collective("a tensor of each rank", local.numel()):
             if self.gathers_flat:
-                dist.all_gather_single(every.view(-1), own.view(-1), group=self.group)
+                dist.all_gather_single(every.view(-1), local.view(-1), group=self.group)
             else:
-                dist.all_gather([*every.unbind()], own, group=self.group)
+                dist.all_gather([*every.unbind()], local, group=self.group)
         return every
 
     def all_gather_rows(self, rows: torch.Tensor, layout: Layout) -> torch.Tensor:
@@ -77,17 +77,19 @@ class Collectives(ABC):
         if self.skips_collectives:  # some ranks alone may come here: a single row fits where several do not
             raise Refused("its forward looks at rows of other ranks, in a batch that it was not given")
         # Bytes travel: gloo has no all_gather of bool, complex or 8-bit floats.
-        own = rows.detach().movedim(layout.dim, 0).resolve_conj().resolve_neg().contiguous()
+        local = rows.detach().movedim(layout.dim, 0).resolve_conj().resolve_neg().contiguous()
         longest = max(layout.counts)
-        shape = own.shape[1:]
-        row_bytes = own.element_size() * shape.numel()
+        shape = local.shape[1:]
+        row_bytes = local.element_size() * shape.numel()
         if row_bytes == 0:
             return empty_whole(rows, layout, scaled(rows, layout))
         # A contiguous tensor of one element may have any stride, which view() refuses.
-        flat = own.reshape(-1).clone(memory_format=torch.contiguous_format) if own.numel() == 1 else own.reshape(-1)
+        flat = (
+            local.reshape(-1).clone(memory_format=torch.contiguous_format) if local.numel() == 1 else local.reshape(-1)
+        )
         sent = flat.view(torch.uint8)
-        if own.shape[0] < longest:
-            sent = torch.cat([sent, sent.new_zeros((longest - own.shape[0]) * row_bytes)])
+        if local.shape[0] < longest:
+            sent = torch.cat([sent, sent.new_zeros((longest - local.shape[0]) * row_bytes)])
         alike = tell_their_order(layout)
         if not alike:
             # Whole multiples of 16 bytes, so that every part starts where a complex number may.
@@ -112,7 +114,7 @@ class Collectives(ABC):
         if not fits:
             for rank, part in enumerate(parts):
                 count = layout.counts[rank]
-                piece = part[: count * row_bytes].view(own.dtype).view(count, *shape)
+                piece = part[: count * row_bytes].view(local.dtype).view(count, *shape)
                 layout.rows(rank).put(piece.movedim(0, layout.dim), whole, layout.dim)
         return whole
 
@@ -134,11 +136,11 @@ class Collectives(ABC):
             Exception: on every rank, if what one gave cannot be told.
         """
         name = f"what the ranks share, number {next(_counts)}"
-        told = self._packed(f"{name}, rank {self.rank}", values)
+        payload = self._packed(f"{name}, rank {self.rank}", values)
         self.ledger.count("all_gather_object", 0)
         with self.collective("an exchange of objects"):
-            given = texts.gathered(told, self.group, self.size)
-        return [self._unpacked(f"{name}, rank {rank}", text) for rank, text in enumerate(given)]
+            payloads = texts.gathered(payload, self.group, self.size)
+        return [self._unpacked(f"{name}, rank {rank}", text) for rank, text in enumerate(payloads)]
 
     def leaders(self, value: Any) -> Any:
         """Give every rank the Python object that rank 0 has.
@@ -147,11 +149,11 @@ class Collectives(ABC):
             Exception: on every rank, if it cannot be told.
         """
         name = f"what rank 0 has, number {next(_counts)}"
-        told = self._packed(name, value) if self.rank == 0 else b""
+        payload = self._packed(name, value) if self.rank == 0 else b""
         self.ledger.count("broadcast_object", 0)
         with self.collective("an object of rank 0"):
-            told = texts.of_leader(told, self.group)
-        return self._unpacked(name, told)
+            payload = texts.of_leader(payload, self.group)
+        return self._unpacked(name, payload)
 
     def exchange(self, name: str, value: Any) -> list[Any]:
         """Exchange Python objects under a name that is used once, from whichever thread; slower than ``share``."""
@@ -173,8 +175,8 @@ class Collectives(ABC):
         except Exception as error:  # noqa: BLE001 — pickling runs foreign code; all ranks raise it
             return self.seal.pack(name, (False, self.seal.raised(name, error)))
 
-    def _unpacked(self, name: str, told: bytes) -> Any:
-        is_good, value = self.seal.unpack(name, told)
+    def _unpacked(self, name: str, payload: bytes) -> Any:
+        is_good, value = self.seal.unpack(name, payload)
         if not is_good:
             raise value
         return value
@@ -190,7 +192,7 @@ class Collectives(ABC):
         except Exception as raised:  # noqa: BLE001 — whatever it is, all ranks raise it below
             error = raised
         form = error if error is None else self.seal.raised("an error of one rank", error)
-        failures = [given[0] for given in self.share([form])]
+        failures = [answer[0] for answer in self.share([form])]
         failure = error or next((failure for failure in failures if failure is not None), None)
         if failure is not None:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,64 +29,84 @@ def of_batches(name: str, otherwise: Wrapper) -> Wrapper:
         name: of the factory.
         otherwise: the wrapper for its other arguments.
     """
+    if name.startswith("sparse_"):
+        return _of_wholes(name, otherwise)
+    if name in _CONSTANT:
+        return _constant(name, otherwise)
+    if name == "arange":
+        return _arange(otherwise)
+    convert: dict[str, Callable[..., Any]] = {"tensor": _tensor, "as_tensor": _as_tensor, "asarray": _asarray}
+    return _of_batch(convert[name], otherwise) if name in convert else otherwise
 
-    def tensor(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-        def copied(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Any:
-            made = wrapped(torch.empty(0))  # warns that tensors are not to be copied like that
-            place = made.device if device is None and has_torch_function_unary(None) else device
-            return data.detach().clone().to(device=place, dtype=dtype).requires_grad_(requires_grad)
 
-        return (
-            copied(*args, **kwargs) if _is_given(args, kwargs) else otherwise(session, wrapped, instance, args, kwargs)
-        )
+def _of_batch(convert: Callable[..., Any], otherwise: Wrapper) -> Wrapper:
+    """Make the wrapper of a factory that converts a batch.
 
-    def as_tensor(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-        def converted(data: Any, dtype: Any = None, device: Any = None) -> Any:
-            if device is None and has_torch_function_unary(None):  # a mode, as that of a default device
-                device = wrapped(torch.empty(0)).device
-            return data.to(device=device, dtype=dtype)
+    Args:
+        convert: gets the factory of torch, and what it is called with.
+        otherwise: the wrapper for its other arguments.
+    """
 
-        return (
-            converted(*args, **kwargs)
-            if _is_given(args, kwargs)
-            else otherwise(session, wrapped, instance, args, kwargs)
-        )
+    def converted(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        if _takes_batch(args, kwargs):
+            return convert(wrapped, *args, **kwargs)
+        return otherwise(session, wrapped, instance, args, kwargs)
 
-    def asarray(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-        def converted(obj: Any, *, dtype: Any = None, device: Any = None, copy: Any = None, **rest: Any) -> Any:
-            if device is None and has_torch_function_unary(None):
-                device = wrapped(torch.empty(0)).device
-            made = obj.to(device=device, dtype=dtype)
-            if copy and made is obj:
-                made = obj.clone()
-            elif copy is False and made is not obj:
-                raise ValueError("can't alias tensor of another dtype or device")
-            requires_grad = rest.get("requires_grad")
-            if requires_grad is None:
-                if obj.requires_grad:
-                    wrapped(torch.empty(0, requires_grad=True))  # warns of that (torch 2.13)
-                return made
-            # As torch has it (tensor_new.cpp): a leaf is given the flag, another tensor let go of its graph.
-            return made.detach() if not (made.is_leaf or requires_grad) else made.requires_grad_(requires_grad)
+    return converted
 
-        return (
-            converted(*args, **kwargs)
-            if _is_given(args, kwargs)
-            else otherwise(session, wrapped, instance, args, kwargs)
-        )
 
+def _tensor(
+    wrapped: Any, /, data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
+) -> Any:
+    made = wrapped(torch.empty(0))  # warns that tensors are not to be copied like that
+    place = made.device if device is None and has_torch_function_unary(None) else device
+    return data.detach().clone().to(device=place, dtype=dtype).requires_grad_(requires_grad)
+
+
+def _as_tensor(wrapped: Any, /, data: Any, dtype: Any = None, device: Any = None) -> Any:
+    if device is None and has_torch_function_unary(None):  # a mode, as that of a default device
+        device = wrapped(torch.empty(0)).device
+    return data.to(device=device, dtype=dtype)
+
+
+def _asarray(wrapped: Any, /, obj: Any, *, dtype: Any = None, device: Any = None, copy: Any = None, **rest: Any) -> Any:
+    if device is None and has_torch_function_unary(None):
+        device = wrapped(torch.empty(0)).device
+    made = obj.to(device=device, dtype=dtype)
+    if copy and made is obj:
+        made = obj.clone()
+    elif copy is False and made is not obj:
+        raise ValueError("can't alias tensor of another dtype or device")
+    requires_grad = rest.get("requires_grad")
+    if requires_grad is None:
+        if obj.requires_grad:
+            wrapped(torch.empty(0, requires_grad=True))  # warns of that (torch 2.13)
+        return made
+    # As torch has it (tensor_new.cpp): a leaf is given the flag, another tensor let go of its graph.
+    return made.detach() if not (made.is_leaf or requires_grad) else made.requires_grad_(requires_grad)
+
+
+def _of_wholes(name: str, otherwise: Wrapper) -> Wrapper:
     def sparse(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         if not any(isinstance(value, BatchTensor) for value in (*args, *kwargs.values())):
             return otherwise(session, wrapped, instance, args, kwargs)
         with World.get().working_on_whole(f"torch.{name}"):
             return otherwise(session, wrapped, instance, map_leaves(_whole, args), map_leaves(_whole, kwargs))
 
+    return sparse
+
+
+def _arange(otherwise: Wrapper) -> Wrapper:
     def arange(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         made = otherwise(session, wrapped, instance, args, kwargs)
         if len(args) == 1 and isinstance(args[0], int) and not (torch.compiler.is_compiling() or made.is_inference()):
             _counting[made] = made._version  # inference tensors have none
         return made
 
+    return arange
+
+
+def _constant(name: str, otherwise: Wrapper) -> Wrapper:
     def constant(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         world = World.current
         if world is None or world.observation is None or kwargs.get("out") is not None:
@@ -105,11 +126,7 @@ def of_batches(name: str, otherwise: Wrapper) -> Wrapper:
         made = BatchTensor.from_local(rows.zero_() if name.endswith("empty") else rows, its[1])
         return made.requires_grad_() if leaf else made
 
-    if name.startswith("sparse_"):
-        return sparse
-    if name in _CONSTANT:
-        return constant
-    return {"tensor": tensor, "as_tensor": as_tensor, "asarray": asarray, "arange": arange}.get(name, otherwise)
+    return constant
 
 
 def counts(indices: Any, total: int) -> bool:
@@ -141,7 +158,7 @@ def as_subclass(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: K
     return wrapped(*args, **kwargs)
 
 
-def _is_given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _takes_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return isinstance(args[0] if args else kwargs.get("data", kwargs.get("obj")), BatchTensor)
 
 

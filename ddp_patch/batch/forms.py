@@ -150,18 +150,18 @@ def _read_again(batch: BatchTensor, rows: Tensor, whole: Tensor) -> None:
         agree(batch)
 
 
-def mark_aliased(batch: BatchTensor, given: Any = None) -> None:
+def mark_aliased(batch: BatchTensor, exported: Any = None) -> None:
     """Note that the script got memory of a batch's whole.
 
     Args:
         batch: that was gathered.
-        given: what the script got, if not another batch.
+        exported: what the script got, if not another batch.
     """
     if batch._whole is not None and batch._whole.is_inference() and batch._whole_copy is None:
         batch._whole_copy = batch._whole.clone()  # writes to inference tensors count no version
     aliases.enter(batch, to_local(batch))
-    if given is not None:
-        aliases.keep(batch, given)
+    if exported is not None:
+        aliases.keep(batch, exported)
 
 
 def _catch_up(batch: BatchTensor) -> None:
@@ -204,8 +204,8 @@ def _carry_over_rows(batch: BatchTensor, rows: Tensor) -> bool:
     for other in several:
         write_back(other, is_there=other is not several[0] and aliases.has_all(several[0]))
     for other in sharing:
-        whole, own = other._whole, other._rows
-        if whole is None or own is None or version(own) == other._rows_seen:
+        whole, local = other._whole, other._rows
+        if whole is None or local is None or version(local) == other._rows_seen:
             continue
         if memory(whole) == written_to:
             agree(other)

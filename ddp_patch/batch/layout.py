@@ -172,8 +172,8 @@ class Layout:
             return None
         first, last = edges.index(start), edges.index(stop)
         layout = Layout._of(self.pieces[first:last], self.dim)
-        own = sum(piece[rank] for piece in self.pieces[:first])
-        return (layout, own) if min(layout.counts) > 0 else None
+        offset = sum(piece[rank] for piece in self.pieces[:first])
+        return (layout, offset) if min(layout.counts) > 0 else None
 
     def rows(self, rank: int) -> RowRuns:
         """Which rows a rank holds."""

@@ -44,7 +44,7 @@ class OneThread:
         self._begun += 1
 
     def _take_over(self, thread: int) -> None:
-        names = {known.ident: known.name for known in threading.enumerate() if type(known).__name__ != "_DummyThread"}
+        names = {each.ident: each.name for each in threading.enumerate() if type(each).__name__ != "_DummyThread"}
         if thread not in names:
             return  # autograd's own, that works for the one that waits in backward
         end, begun = time.monotonic() + _PATIENCE, self._begun

@@ -29,10 +29,10 @@ class PackedRows(PackedSequence, Opaque):
     _whole: PackedSequence | None
 
     @staticmethod
-    def of(own: PackedSequence, order: PackedSequence, layout: Layout) -> PackedRows:
+    def of(local: PackedSequence, order: PackedSequence, layout: Layout) -> PackedRows:
         """Make a packed batch of this rank's packed sequences."""
-        packed: PackedRows = tuple.__new__(PackedRows, tuple.__iter__(own))
-        packed.own, packed.order, packed.layout, packed._whole = own, order, layout, None
+        packed: PackedRows = tuple.__new__(PackedRows, tuple.__iter__(local))
+        packed.own, packed.order, packed.layout, packed._whole = local, order, layout, None
         return packed
 
     @property
@@ -71,8 +71,8 @@ class PackedRows(PackedSequence, Opaque):
 
     def to(self, *args: Any, **kwargs: Any) -> PackedRows:
         """The same with data on another device or of another type."""
-        own = self.own.to(*args, **kwargs)
-        return self if own is self.own else PackedRows.of(own, self.order, self.layout)
+        local = self.own.to(*args, **kwargs)
+        return self if local is self.own else PackedRows.of(local, self.order, self.layout)
 
     data = property(lambda self: self.whole().data)
     batch_sizes = property(lambda self: self.order.batch_sizes)
@@ -98,8 +98,8 @@ def pack(input: Any, lengths: Any, batch_first: bool = False, enforce_sorted: bo
     counts = torch.as_tensor(_on_host(lengths), dtype=torch.int64, device="cpu")
     # One element for each, which says what torch says of wrong lengths, on every rank.
     order = _pack(torch.empty(layout.total, input.shape[1 - dim], device="cpu"), counts, True, enforce_sorted)
-    own = _pack(to_local(input), layout.rows(World.get().rank).of(counts, 0), batch_first, enforce_sorted)
-    return PackedRows.of(own, order, layout)
+    local = _pack(to_local(input), layout.rows(World.get().rank).of(counts, 0), batch_first, enforce_sorted)
+    return PackedRows.of(local, order, layout)
 
 
 def pad(

@@ -150,10 +150,10 @@ class Derived:
 
     def arrived(self, total: Tensor) -> None:
         """Take the sums of all ranks' parts."""
-        for reduction, own in zip(
+        for reduction, chunk in zip(
             self._sent, total.split([len(reduction.part) for reduction in self._sent]), strict=True
         ):
-            reduction.arrived(own)
+            reduction.arrived(chunk)
 
     def let_go(self) -> None:
         """Keep the graph no longer."""
@@ -168,7 +168,7 @@ class Derived:
     def wait(self) -> Tensor:
         """Give the value; one all_reduce for all parts of one dtype and device that did not arrive by other means."""
         meet(self.reductions)
-        value: Tensor = self._func(*map(_known, self._operands))
+        value: Tensor = self._func(*map(_awaited, self._operands))
         return value
 
 
@@ -199,9 +199,9 @@ def meet(reductions: list[PendingReduction]) -> None:
     ):
         return
     total = World.get().all_reduce(torch.cat([reduction.part for reduction in left]))
-    for reduction, own in zip(left, total.split([len(reduction.part) for reduction in left]), strict=True):
-        reduction.arrived(own)
+    for reduction, chunk in zip(left, total.split([len(reduction.part) for reduction in left]), strict=True):
+        reduction.arrived(chunk)
 
 
-def _known(operand: Any) -> Any:
+def _awaited(operand: Any) -> Any:
     return operand.wait() if isinstance(operand, (PendingReduction, Derived)) else operand

@@ -58,8 +58,8 @@ class PendingTensor(Tensor, metaclass=LikeTensor):
         kwargs = kwargs or {}
         if func is Tensor.backward:
             names = ("gradient", "retain_graph", "create_graph")
-            given = {**dict(zip(names, args[1:], strict=False)), **kwargs}
-            torch.autograd.backward(root_of(args[0]), given.pop("gradient", None), **given)
+            arguments = {**dict(zip(names, args[1:], strict=False)), **kwargs}
+            torch.autograd.backward(root_of(args[0]), arguments.pop("gradient", None), **arguments)
             return None
         if func in _BLIND:
             with torch._C.DisableTorchFunctionSubclass():

@@ -25,11 +25,11 @@ def dealt_alike(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict
         args: for it.
         kwargs: likewise.
     """
-    given = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
-    if len(given) < 2 or not any(_differs(batch, given[0]._layout) for batch in given) or "out" in kwargs:
+    batches = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
+    if len(batches) < 2 or not any(_differs(batch, batches[0]._layout) for batch in batches) or "out" in kwargs:
         return None
-    unknown = () if writes_in_place(func, kwargs) else (batch for batch in given if known_whole(batch) is None)
-    layout = next(iter(unknown), given[0])._layout
+    unknown = () if writes_in_place(func, kwargs) else (batch for batch in batches if known_whole(batch) is None)
+    layout = next(iter(unknown), batches[0])._layout
 
     def alike(value: Any) -> Any:
         return redealt_as(value, layout) if isinstance(value, BatchTensor) and _differs(value, layout) else value

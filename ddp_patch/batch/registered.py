@@ -57,14 +57,14 @@ def _overridden(call: Callable[..., Any], rule: Rule, /, *args: Any, **kwargs: A
 def _on_rows(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Compute rows, whose gradients are N times the true ones: a backward that clamps or normalises sees those."""
     world = World.get()
-    given = map_leaves(lambda leaf: _scaled(leaf, world.size), (args, kwargs))
-    known = nodes_of(given)  # which the function may write to
+    inputs = map_leaves(lambda leaf: _scaled(leaf, world.size), (args, kwargs))
+    input_nodes = nodes_of(inputs)  # which the function may write to
     before, world.sees_gradients = world.sees_gradients, True
     try:
-        result = rule.function(*given[0], **given[1])
+        result = rule.function(*inputs[0], **inputs[1])
     finally:
         world.sees_gradients = before
-    for other in leaves_below(nodes_of(result), known):
+    for other in leaves_below(nodes_of(result), input_nodes):
         raise BatchError(
             f"{rule.name} is registered, and uses a tensor of shape {tuple(other.shape)} that needs a gradient and is "
             "none of its arguments. Pass it as one: it gets the gradient of all rows then."
@@ -81,13 +81,13 @@ def _of(rule: Rule) -> Callable[..., Any]:
             return NotImplemented
         if rule.dims is None:
             _refuse_unclear(rule, args, kwargs, layout, wholes)
-        own = {
-            place: _own(value, rule.dim_of(place if isinstance(place, int) else -1, name), layout)
+        local = {
+            place: _local_argument(value, rule.dim_of(place if isinstance(place, int) else -1, name), layout)
             for place, name, value in rule.arguments(args, kwargs)
         }
         with World.get().own_draws():  # noise of its own for each row, and the script's generators stay alike
             result = _on_rows(
-                rule, tuple(own[place] for place in range(len(args))), {name: own[name] for name in kwargs}
+                rule, tuple(local[place] for place in range(len(args))), {name: local[name] for name in kwargs}
             )
         return _results(rule, result, layout) if rule.kind == "rowwise" else _reduced(rule, result, layout)
 
@@ -132,7 +132,7 @@ def _refuse_unclear(
             )
 
 
-def _own(value: Any, dim: Any, layout: Layout) -> Any:
+def _local_argument(value: Any, dim: Any, layout: Layout) -> Any:
     if isinstance(value, BatchTensor):
         return to_local(value)
     if isinstance(value, PendingTensor):
@@ -164,15 +164,15 @@ def _scaled(value: Any, factor: float) -> Any:
 
 
 def _results(rule: Rule, result: Any, layout: Layout) -> Any:
-    own = layout.counts[World.get().rank]
+    count = layout.counts[World.get().rank]
 
     def dealt(index: int, value: Any) -> Any:
         dim = rows_of_result(rule, index)
         if not isinstance(value, Tensor) or dim is None:
             return value
-        if value.dim() <= dim or value.shape[dim] != own:
+        if value.dim() <= dim or value.shape[dim] != count:
             error = BatchError(
-                f"{rule.name} was registered as rowwise, and gave a tensor of shape {tuple(value.shape)} for {own} "
+                f"{rule.name} was registered as rowwise, and gave a tensor of shape {tuple(value.shape)} for {count} "
                 "rows. Name the dimension of its rows (out_dims=...), or leave the registration out."
             )
             World.get().compare_failures(error, f"the results of {rule.name}")  # the others' may fit by chance

@@ -32,7 +32,7 @@ class BatchSize(int):
         return int, (int(self),)
 
 
-def told(layout: Layout, answer: Any, dims: int, dim: int | None) -> Any:
+def observed_sizes(layout: Layout, answer: Any, dims: int, dim: int | None) -> Any:
     """Give the sizes of a batch to a forward.
 
     Args:
@@ -65,9 +65,9 @@ def cut(sizes: Any, rank: int) -> tuple[list[int], Layout] | None:
     if len(places) != 1:
         return None
     layout = sizes[places[0]].layout.at(places[0])
-    own = [*sizes]
-    own[places[0]] = layout.counts[rank]
-    return own, layout
+    local_sizes = [*sizes]
+    local_sizes[places[0]] = layout.counts[rank]
+    return local_sizes, layout
 
 
 def _is(one: Any, other: Any) -> bool:

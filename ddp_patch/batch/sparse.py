@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-_met: Any = WeakIdKeyDictionary()  # no attributes: these would be saved with the tensor
+_noted: Any = WeakIdKeyDictionary()  # no attributes: these would be saved with the tensor
 
 
 def note_sparse(weight: Tensor) -> None:
     """Note that a backward is going to give a tensor a sparse gradient. Every rank comes here."""
     if weight.is_leaf and torch.is_grad_enabled():
-        _met[weight] = True
+        _noted[weight] = True
 
 
 def met_sparse() -> list[Tensor]:
     """Give those that were noted."""
-    return list(_met) if _met else []
+    return list(_noted) if _noted else []

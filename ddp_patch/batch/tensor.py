@@ -111,7 +111,7 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
     ) -> Any:
         """Run a torch function on rows where a rule allows it, on the whole batch otherwise."""
         if World.is_child:
-            return func(*nested(_known, list(args)), **nested(_known, kwargs or {}))
+            return func(*nested(_gathered_whole, list(args)), **nested(_gathered_whole, kwargs or {}))
         if World.current is None:
             return _computed(func, args, kwargs or {})
         if (seen := World.current.observation) is None:
@@ -142,7 +142,7 @@ def _made_like(form: Tensor, layout: Layout) -> BatchTensor:
     return batch
 
 
-def _known(value: Any) -> Any:
+def _gathered_whole(value: Any) -> Any:
     """What a worker of a loader computes on: the whole, where it was gathered before the worker was started."""
     if isinstance(value, BatchTensor) and value._whole is None:
         World.get()  # raises
@@ -178,9 +178,9 @@ def by_rule(rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     try:
         result = rule(func, args, kwargs)
         if result is NotImplemented:
-            given = args, *kwargs.values()
-            if (own := nested(as_int, given)) is not given:
-                result = rule(func, own[0], dict(zip(kwargs, own[1:], strict=True)))
+            arguments = args, *kwargs.values()
+            if (converted := nested(as_int, arguments)) is not arguments:
+                result = rule(func, converted[0], dict(zip(kwargs, converted[1:], strict=True)))
     except Unanswered:
         return NotImplemented
     except DdpPatchError:

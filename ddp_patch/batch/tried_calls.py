@@ -26,22 +26,22 @@ class TriedCalls:
 
     # Tries a function with its arguments on every rank, given whether that is of interest on this one.
     agreed: Callable[..., TriedCall] = lambda func, args, kwargs, asked: TriedCall(None)
-    _known: dict[Hashable, TriedCall] = field(default_factory=dict)
+    _calls: dict[Hashable, TriedCall] = field(default_factory=dict)
     _sighted: set[Hashable] = field(default_factory=set)
 
     def lookup(self, form: Hashable | None) -> TriedCall | None:
         """What such a call does; None where that is not known, or is another thing in each."""
-        its = self._known.get(form)
+        its = self._calls.get(form)
         return its if its is not None and its.lasts else None
 
     def note(self, form: Hashable | None, tried: TriedCall) -> None:
         """Keep what was seen of a call. All ranks come here."""
-        if form is not None and len(self._known) < _MOST:
-            self._known[form] = tried
+        if form is not None and len(self._calls) < _MOST:
+            self._calls[form] = tried
 
     def is_due(self, form: Hashable | None) -> bool:
         """Tell whether such a call has come before, and was not tried. All ranks come here."""
-        if form is None or form in self._known or len(self._known) >= _MOST:
+        if form is None or form in self._calls or len(self._calls) >= _MOST:
             return False
         if form in self._sighted:
             return True

@@ -48,20 +48,20 @@ def unruled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function that has no rule."""
     world = World.get()
     form = _form(func, args, kwargs)
-    known = world.unruled_calls.lookup(form)
-    if known is not None and known.dims is not None:
-        _meet(world, args, kwargs, known)
-        cut = {id(leaf) for path, leaf in leaves((args, kwargs)) if path in known.cut} if known.cut else set()
-        return by_rule(functools.partial(_on_rows, known.dims, cut), func, args, kwargs)
+    cached = world.unruled_calls.lookup(form)
+    if cached is not None and cached.dims is not None:
+        _meet(world, args, kwargs, cached)
+        cut = {id(leaf) for path, leaf in leaves((args, kwargs)) if path in cached.cut} if cached.cut else set()
+        return by_rule(functools.partial(_on_rows, cached.dims, cut), func, args, kwargs)
     batches = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
     gathers = any(batch._whole is None for batch in batches)  # so that every rank is here
 
     def deal(result: Any) -> Any:
         tensors = [leaf for _, leaf in leaves(result) if isinstance(leaf, Tensor)]
         is_dense = bool(tensors) and all(leaf.layout is torch.strided for leaf in tensors)
-        _meet(world, args, kwargs, known)
+        _meet(world, args, kwargs, cached)
         tried = None
-        if known is not None:
+        if cached is not None:
             return None
         if world.observation is not None:
             tried = world.observation.tried(func, args, kwargs, is_dense and form is not None)
@@ -76,15 +76,15 @@ def unruled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return on_whole(func, args, kwargs, deal)
 
 
-def _meet(world: World, args: tuple[Any, ...], kwargs: dict[str, Any], known: TriedCall | None) -> None:
+def _meet(world: World, args: tuple[Any, ...], kwargs: dict[str, Any], cached: TriedCall | None) -> None:
     seen = world.observation
     if seen is None:
         return
     for _, leaf in leaves((args, kwargs)):
         if isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) and leaf.requires_grad:
             seen.met_trained_tensor(leaf)
-    if known is not None:
-        seen.meets_tried(known)
+    if cached is not None:
+        seen.meets_tried(cached)
 
 
 def _on_rows(dims: Any, cut: set[int], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -107,11 +107,11 @@ def _on_rows(dims: Any, cut: set[int], func: Any, args: tuple[Any, ...], kwargs:
 def _dealt(result: Any, dims: Any, batches: list[BatchTensor], *, whole: bool) -> Any:
     """Results of a function that keeps rows apart, as batches."""
     paths, layout = {id(leaf): path for path, leaf in leaves(result)}, batches[0]._layout
-    given = {id(batch._whole if whole else batch._rows): batch for batch in batches}
+    by_id = {id(batch._whole if whole else batch._rows): batch for batch in batches}
 
     def deal(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or id(leaf) in given:
-            return given.get(id(leaf), leaf)
+        if not isinstance(leaf, Tensor) or id(leaf) in by_id:
+            return by_id.get(id(leaf), leaf)
         its = dims[paths[id(leaf)]].of(layout)
         if not whole:
             return BatchTensor.from_local(leaf, its)
@@ -126,7 +126,7 @@ def _form(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable 
     if not _is_torchs(func) or getattr(func, "__name__", "").removeprefix("linalg_") in _BY_VALUE:
         return None
     try:
-        return func, _told(args), _told(kwargs)
+        return func, _describe(args), _describe(kwargs)
     except _Unknown:
         return None
 
@@ -138,15 +138,15 @@ def _is_torchs(func: Any) -> bool:
     return isinstance(func, types.FunctionType) and (func.__module__ or "").startswith("torch.")
 
 
-def _told(value: Any) -> Hashable:
+def _describe(value: Any) -> Hashable:
     if isinstance(value, BatchTensor):
         return BatchTensor, value.dtype, value.device, value.shape, value._layout
     if isinstance(value, Tensor):
         return Tensor, value.dtype, value.device, value.layout, value.shape
     if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
-        return type(value), *map(_told, value)
+        return type(value), *map(_describe, value)
     if type(value) is dict:
-        return dict, *((key, _told(item)) for key, item in value.items())
+        return dict, *((key, _describe(item)) for key, item in value.items())
     if type(value) in _PLAIN:
         return type(value), value
     raise _Unknown

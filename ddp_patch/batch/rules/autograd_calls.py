@@ -47,8 +47,8 @@ def backward(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def grad(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``torch.autograd.grad(loss, x)``: gradients of batches come back as batches."""
-    given = dict(zip(("outputs", "inputs", "grad_outputs"), args, strict=False))
-    kwargs = {**given, **kwargs}
+    positional = dict(zip(("outputs", "inputs", "grad_outputs"), args, strict=False))
+    kwargs = {**positional, **kwargs}
     outputs, inputs, weights = (as_list(kwargs.pop(name, None)) for name in ("outputs", "inputs", "grad_outputs"))
     weights = weights or [None] * len(outputs)
     apart = all(isinstance(source, BatchTensor) for source in inputs)

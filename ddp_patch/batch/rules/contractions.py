@@ -38,16 +38,16 @@ def einsum(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if len(rows) > 1:
         return NotImplemented  # rows meet other rows
     (label,) = rows
-    parts = [_own(value, labels, label, layout) for value, labels in zip(operands, inputs, strict=True)]
-    own = [value for value in parts if value is not None]
-    if len(own) < len(parts) or output.count(label) > 1:
+    parts = [_local_operand(value, labels, label, layout) for value, labels in zip(operands, inputs, strict=True)]
+    local = [value for value in parts if value is not None]
+    if len(local) < len(parts) or output.count(label) > 1:
         return NotImplemented
     if label in output:
-        return BatchTensor.from_local(func(args[0], *own), layout.at(output.index(label)))
-    return summed(func(args[0], *own), own[0]) if are_summed(operands) else NotImplemented
+        return BatchTensor.from_local(func(args[0], *local), layout.at(output.index(label)))
+    return summed(func(args[0], *local), local[0]) if are_summed(operands) else NotImplemented
 
 
-def _own(value: Tensor, labels: Sequence[_Label], label: _Label, layout: Layout) -> Tensor | None:
+def _local_operand(value: Tensor, labels: Sequence[_Label], label: _Label, layout: Layout) -> Tensor | None:
     """This rank's part of an operand; None if its rows do not lie side by side with the others'."""
     if isinstance(value, BatchTensor):
         lies = labels.count(label) == 1 and value._layout.lies_as(layout)
@@ -89,17 +89,17 @@ def product(func: Any, left: Tensor, right: Tensor) -> Any:
     ends = left.dim() - 1, max(right.dim() - 2, 0)
     batch = left if isinstance(left, BatchTensor) else right
     assert isinstance(batch, BatchTensor)
-    layout, own = batch._layout, []
+    layout, local = batch._layout, []
     for value, at in zip((left, right), ends, strict=True):
         if isinstance(value, BatchTensor):
             if value._layout.dim != at or not value._layout.lies_as(layout):
                 return NotImplemented
-            own.append(to_local(value))
+            local.append(to_local(value))
         elif value.shape[at] != layout.total:
             return NotImplemented  # torch says what is wrong
         else:
-            own.append(shard(value, layout.at(at)))
-    return summed(func(*own), own[0])
+            local.append(shard(value, layout.at(at)))
+    return summed(func(*local), local[0])
 
 
 def _is_strided(value: Any) -> bool:

@@ -16,31 +16,36 @@ _NAMES = ("input", "p", "training", "inplace")
 
 def dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``F.dropout(x, p)`` and its forms for channels: a product with a scaled mask of zeros and ones."""
-    given = _given(args, kwargs)
+    arguments = _arguments(args, kwargs)
     result = unchanged(func, args, kwargs)
-    if given is None or result is not NotImplemented:
+    if arguments is None or result is not NotImplemented:
         return result
-    batch: BatchTensor = given["input"]
+    batch: BatchTensor = arguments["input"]
     # Of a contiguous tensor of the global shape: the kernels draw in the order of memory.
-    mask = func(to_local(batch).new_ones(batch.shape), given["p"], True)
-    own = BatchTensor.from_local(local_rows(mask, batch._layout).clone(), batch._layout)  # a backward keeps these alone
-    return batch.mul_(own) if given["inplace"] else batch * own
+    mask = func(to_local(batch).new_ones(batch.shape), arguments["p"], True)
+    rows = local_rows(mask, batch._layout).clone()  # a backward keeps these alone
+    sharded_mask = BatchTensor.from_local(rows, batch._layout)
+    return batch.mul_(sharded_mask) if arguments["inplace"] else batch * sharded_mask
 
 
 def unchanged(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``F.alpha_dropout(x, p, training=False)``: the batch itself. In training its noise is added as well: gathered."""
-    given = _given(args, kwargs)
-    return given["input"] if given is not None and (not given["training"] or given["p"] == 0) else NotImplemented
+    arguments = _arguments(args, kwargs)
+    return (
+        arguments["input"]
+        if arguments is not None and (not arguments["training"] or arguments["p"] == 0)
+        else NotImplemented
+    )
 
 
-def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
     """Name the arguments; None for what torch refuses, or rules do not know."""
-    given = {"p": 0.5, "training": True, "inplace": False, **dict(zip(_NAMES, args, strict=False)), **kwargs}
-    given["training"] = given.pop("train", given["training"])
-    batch, p = given.get("input"), given["p"]
+    arguments = {"p": 0.5, "training": True, "inplace": False, **dict(zip(_NAMES, args, strict=False)), **kwargs}
+    arguments["training"] = arguments.pop("train", arguments["training"])
+    batch, p = arguments.get("input"), arguments["p"]
     if not isinstance(batch, BatchTensor) or not batch.is_floating_point() or type(p) not in (int, float):
         return None
-    return given if 0 <= p <= 1 and set(given) <= set(_NAMES) else None
+    return arguments if 0 <= p <= 1 and set(arguments) <= set(_NAMES) else None
 
 
 def rules() -> list[tuple[Any, Rule]]:

@@ -54,8 +54,8 @@ def resolve(numel: int, sizes: Sequence[Any]) -> list[int] | None:
     """Replace the -1 of a reshape; None for sizes that torch would refuse."""
     if not all(type(size) is int for size in sizes):
         return None
-    known = math.prod(size for size in sizes if size != -1)
-    if list(sizes).count(-1) > 1 or known <= 0 or numel % known:
+    product = math.prod(size for size in sizes if size != -1)
+    if list(sizes).count(-1) > 1 or product <= 0 or numel % product:
         return None
-    resolved = [numel // known if size == -1 else size for size in sizes]
+    resolved = [numel // product if size == -1 else size for size in sizes]
     return resolved if math.prod(resolved) == numel else None

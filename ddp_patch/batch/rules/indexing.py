@@ -88,8 +88,8 @@ def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _by_row(batch: BatchTensor, items: tuple[Any, ...]) -> BatchTensor | None:
     """``x[torch.arange(B), i]``: an entry of each row, such as the last step of each text."""
-    own = of_each_row(batch, items)
-    return None if own is None else BatchTensor.from_local(to_local(batch)[own[0]], own[1])
+    local = of_each_row(batch, items)
+    return None if local is None else BatchTensor.from_local(to_local(batch)[local[0]], local[1])
 
 
 def _picked(func: Any, batch: BatchTensor, index: Any, items: tuple[Any, ...]) -> Any:
@@ -182,10 +182,10 @@ def select(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def gather(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``logits.gather(1, labels[:, None])``: local if every row has an index, or several."""
-    given = [*args, *(kwargs[name] for name in ("dim", "index")[len(args) - 1 :] if name in kwargs)]
-    if len(given) != 3 or len(given) != len(args) + len(kwargs) or type(given[1]) is not int:
+    arguments = [*args, *(kwargs[name] for name in ("dim", "index")[len(args) - 1 :] if name in kwargs)]
+    if len(arguments) != 3 or len(arguments) != len(args) + len(kwargs) or type(arguments[1]) is not int:
         return NotImplemented
-    batch, dim, index = given
+    batch, dim, index = arguments
     if not isinstance(batch, BatchTensor):
         return lookups.gathered(func, batch, dim, index)
     if dim % batch.dim() == batch._layout.dim:
@@ -196,8 +196,8 @@ def gather(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     if isinstance(index, BatchTensor) and index._layout != batch._layout:
         return NotImplemented
-    own = to_local(index) if isinstance(index, BatchTensor) else shard(index, batch._layout)
-    return BatchTensor.from_local(func(to_local(batch), dim, own), batch._layout)
+    local_index = to_local(index) if isinstance(index, BatchTensor) else shard(index, batch._layout)
+    return BatchTensor.from_local(func(to_local(batch), dim, local_index), batch._layout)
 
 
 _selected_along = along_dim(1, None, False)

@@ -24,24 +24,24 @@ def of_each_row(batch: BatchTensor, items: tuple[Any, ...]) -> tuple[tuple[Any, 
     if len(items) < 2 or layout.dim != 0 or not counts(_column(first), layout.total):
         return None
     back = 1 if isinstance(first, range) else first.dim()  # from the last dimension of the indices
-    own: list[Any] = []
+    local: list[Any] = []
     dims = back
     for item in items[1:]:
         if isinstance(item, Tensor):
             if item.dtype != torch.long:
                 return None
             dims = max(dims, item.dim())
-            its = _own_indices(item, layout, back)
+            its = _local_indices(item, layout, back)
             if its is None:
                 return None
-            own.append(its)
+            local.append(its)
         elif isinstance(item, (int, slice)) and not isinstance(item, bool):
-            own.append(item)
+            local.append(item)
         else:
             return None
     rows = to_local(batch)
     count = torch.arange(len(rows), device=rows.device)
-    return (count.reshape(-1, *[1] * (back - 1)), *own), layout.at(dims - back)
+    return (count.reshape(-1, *[1] * (back - 1)), *local), layout.at(dims - back)
 
 
 def _column(item: Any) -> Any:
@@ -50,7 +50,7 @@ def _column(item: Any) -> Any:
     return item[(slice(None), *[0] * (item.dim() - 1))] if is_expanded else item
 
 
-def _own_indices(item: Tensor, layout: Layout, back: int) -> Tensor | None:
+def _local_indices(item: Tensor, layout: Layout, back: int) -> Tensor | None:
     at = item.dim() - back
     if isinstance(item, BatchTensor):
         return to_local(item) if item._layout == layout.at(at) else None

@@ -53,10 +53,10 @@ def _joined(func: Any, tensors: list[Tensor], batches: list[BatchTensor], dim: i
         # Nothing is gathered, or a batch is put in a queue, which is cut to its length.
         return redealt(on_whole(func, (tensors, dim), {}), dim, layout=layout)
     pairs = zip(tensors, layouts, strict=True)
-    return BatchTensor.from_local(func([_rows_of(tensor, its) for tensor, its in pairs], dim), layout)
+    return BatchTensor.from_local(func([_to_local_or_shard(tensor, its) for tensor, its in pairs], dim), layout)
 
 
-def _rows_of(tensor: Tensor, layout: Layout) -> Tensor:
+def _to_local_or_shard(tensor: Tensor, layout: Layout) -> Tensor:
     return to_local(tensor) if isinstance(tensor, BatchTensor) else shard(tensor, layout)
 
 

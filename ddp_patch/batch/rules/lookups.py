@@ -26,8 +26,8 @@ def at_indices(func: Any, table: Any, index: Any) -> Any:
     layout, dims = batches[0]._layout, batches[0].dim()
     if any(other._layout != layout or other.dim() != dims for other in batches[1:]):
         return NotImplemented
-    own = tuple(to_local(item) if isinstance(item, BatchTensor) else item for item in items)
-    return _looked_up(func, table, own if isinstance(index, tuple) else own[0], layout=layout)
+    local = tuple(to_local(item) if isinstance(item, BatchTensor) else item for item in items)
+    return _looked_up(func, table, local if isinstance(index, tuple) else local[0], layout=layout)
 
 
 def gathered(func: Any, table: Any, dim: int, index: Any) -> Any:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..forms import full_tensor, to_local
-from ..sizes import told
+from ..sizes import observed_sizes
 from ..strides import scaled
 from ..tensor import BatchTensor, Rule
 from ..world import World
@@ -32,7 +32,7 @@ def of_the_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if not World.current.observation.is_asked_by_forward:
         return answer
     dim = args[1] if len(args) > 1 else kwargs.get("dim")
-    return told(args[0]._layout, answer, args[0].dim(), dim)
+    return observed_sizes(args[0]._layout, answer, args[0].dim(), dim)
 
 
 def _note_that_it_is_asked() -> None:

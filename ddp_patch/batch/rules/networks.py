@@ -26,12 +26,12 @@ def on_rows(func: Any, batch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     if kwargs.get("out") is not None or sum(isinstance(value, BatchTensor) for value in values) != 1:
         return NotImplemented
 
-    def own(value: Any) -> Any:
+    def localized(value: Any) -> Any:
         if value is batch:
             return to_local(batch)
         return replicate(value) if isinstance(value, Tensor) else value
 
-    result = func(*map(own, args), **{name: own(value) for name, value in kwargs.items()})
+    result = func(*map(localized, args), **{name: localized(value) for name, value in kwargs.items()})
     return wrap(result, lambda rows: BatchTensor.from_local(rows, batch._layout))
 
 
@@ -100,20 +100,20 @@ def group_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def instance_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``F.instance_norm(x)``; statistics kept over the batches would mix the samples."""
-    given = bound(func, args, kwargs)
-    if given["use_input_stats"] and (given["running_mean"] is not None or given["running_var"] is not None):
+    arguments = bound(func, args, kwargs)
+    if arguments["use_input_stats"] and (arguments["running_mean"] is not None or arguments["running_var"] is not None):
         return NotImplemented
     return samples((3, 4, 5))(func, args, kwargs)
 
 
 def batch_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``F.batch_norm`` with the kept statistics; in training it mixes the samples."""
-    given = bound(func, args, kwargs)
-    if given["training"] or not isinstance(given["input"], BatchTensor):
+    arguments = bound(func, args, kwargs)
+    if arguments["training"] or not isinstance(arguments["input"], BatchTensor):
         return NotImplemented
-    if given["input"]._layout.dim == 1 or given["running_mean"] is None or given["running_var"] is None:
+    if arguments["input"]._layout.dim == 1 or arguments["running_mean"] is None or arguments["running_var"] is None:
         return NotImplemented
-    return on_rows(func, given["input"], args, kwargs)
+    return on_rows(func, arguments["input"], args, kwargs)
 
 
 def prelu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -125,16 +125,20 @@ def prelu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def embedding(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``F.embedding(indices, weight)``. Counts of the indices and renormed weights see all rows."""
-    given = bound(func, args, kwargs)
-    if _is_sparse_elsewhere(given) or given["max_norm"] is not None or given["scale_grad_by_freq"]:
+    arguments = bound(func, args, kwargs)
+    if _is_sparse_elsewhere(arguments) or arguments["max_norm"] is not None or arguments["scale_grad_by_freq"]:
         return NotImplemented
-    return on_rows(func, given["input"], args, kwargs) if isinstance(given["input"], BatchTensor) else NotImplemented
+    return (
+        on_rows(func, arguments["input"], args, kwargs)
+        if isinstance(arguments["input"], BatchTensor)
+        else NotImplemented
+    )
 
 
-def _is_sparse_elsewhere(given: dict[str, Any]) -> bool:
+def _is_sparse_elsewhere(arguments: dict[str, Any]) -> bool:
     """Tell sparse gradients that nobody averages: of what is no parameter of a replica."""
-    weight = given["weight"]
-    if not (given["sparse"] and weight.requires_grad):
+    weight = arguments["weight"]
+    if not (arguments["sparse"] and weight.requires_grad):
         return False
     note_sparse(weight)
     return not World.get().keeps_global(weight)
@@ -142,27 +146,27 @@ def _is_sparse_elsewhere(given: dict[str, Any]) -> bool:
 
 def embedding_bag(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``F.embedding_bag(indices, weight)`` with a bag in each row; offsets cut bags across rows."""
-    given = bound(func, args, kwargs)
-    if _is_sparse_elsewhere(given) or given["max_norm"] is not None or given["scale_grad_by_freq"]:
+    arguments = bound(func, args, kwargs)
+    if _is_sparse_elsewhere(arguments) or arguments["max_norm"] is not None or arguments["scale_grad_by_freq"]:
         return NotImplemented
-    batch, weight, per_sample = given["input"], given["weight"], given["per_sample_weights"]
-    if not isinstance(batch, BatchTensor) or isinstance(weight, BatchTensor) or given["offsets"] is not None:
+    batch, weight, per_sample = arguments["input"], arguments["weight"], arguments["per_sample_weights"]
+    if not isinstance(batch, BatchTensor) or isinstance(weight, BatchTensor) or arguments["offsets"] is not None:
         return NotImplemented
     if batch.dim() != 2 or batch._layout.dim != 0 or (per_sample is not None and per_sample.shape != batch.shape):
         return NotImplemented
-    own = None if per_sample is None else aligned(per_sample, batch._layout)
-    if own is None and per_sample is not None:
+    aligned_weights = None if per_sample is None else aligned(per_sample, batch._layout)
+    if aligned_weights is None and per_sample is not None:
         return NotImplemented
-    local = {**given, "input": to_local(batch), "weight": replicate(weight), "per_sample_weights": own}
+    local = {**arguments, "input": to_local(batch), "weight": replicate(weight), "per_sample_weights": aligned_weights}
     return BatchTensor.from_local(func(**local), batch._layout)
 
 
 def pad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``F.pad(x, widths)`` of other dimensions than the batch's."""
-    given = bound(func, args, kwargs)
-    if not isinstance(given["input"], BatchTensor):
+    arguments = bound(func, args, kwargs)
+    if not isinstance(arguments["input"], BatchTensor):
         return NotImplemented
-    batch, widths = given["input"], given["pad"]
+    batch, widths = arguments["input"], arguments["pad"]
     back = batch.dim() - 1 - batch._layout.dim  # widths begin with the last dimension
     if not isinstance(widths, (list, tuple)) or any(widths[2 * back : 2 * back + 2]):
         return NotImplemented
@@ -171,14 +175,14 @@ def pad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def affine_grid(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``F.affine_grid(theta, x.size())``: a grid for each sample."""
-    given = bound(func, args, kwargs)
-    if not isinstance(given["theta"], BatchTensor):
+    arguments = bound(func, args, kwargs)
+    if not isinstance(arguments["theta"], BatchTensor):
         return NotImplemented
-    theta, size = given["theta"], given["size"]
+    theta, size = arguments["theta"], arguments["size"]
     if theta._layout.dim != 0 or theta.dim() != 3 or len(size) not in (4, 5) or size[0] != theta.shape[0]:
         return NotImplemented
     rows = to_local(theta)
-    local = {**given, "theta": rows, "size": [rows.shape[0], *size[1:]]}
+    local = {**arguments, "theta": rows, "size": [rows.shape[0], *size[1:]]}
     return BatchTensor.from_local(func(**local), theta._layout)
 
 

@@ -49,14 +49,14 @@ def _factors(left: Tensor, right: Tensor) -> list[Tensor]:
     assert isinstance(batch, BatchTensor)
     back = _back(batch)
 
-    def own(operand: Tensor) -> Tensor:
+    def localized(operand: Tensor) -> Tensor:
         if isinstance(operand, BatchTensor):
             return to_local(operand)
         if back >= 3 and operand.dim() >= back and operand.shape[-back] == batch._layout.total:
             return shard(operand, batch._layout.at(operand.dim() - back))
         return replicate(operand)
 
-    return [own(left), own(right)]
+    return [localized(left), localized(right)]
 
 
 def product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -101,14 +101,14 @@ def added_product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 def linear(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``F.linear(x, weight, bias)`` with the batch anywhere but in the last dimension."""
-    given = {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
-    batch, weights = given.get("input"), [given.get("weight"), given.get("bias")]
+    arguments = {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
+    batch, weights = arguments.get("input"), [arguments.get("weight"), arguments.get("bias")]
     if not isinstance(batch, BatchTensor) or weights[0] is None or batch._layout.dim == batch.dim() - 1:
         return NotImplemented
     if any(isinstance(w, BatchTensor) for w in weights) or (weights[1] is not None and weights[1].dim() > 1):
         return NotImplemented
-    own = [w if w is None else replicate(w) for w in weights]
-    return BatchTensor.from_local(func(to_local(batch), *own), batch._layout)
+    replicated = [w if w is None else replicate(w) for w in weights]
+    return BatchTensor.from_local(func(to_local(batch), *replicated), batch._layout)
 
 
 def bilinear(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -122,8 +122,8 @@ def bilinear(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     left, right = (aligned(value, batch._layout) for value in args[:2])
     if left is None or right is None:
         return NotImplemented
-    own = [w if w is None else replicate(w) for w in weights]
-    return BatchTensor.from_local(func(left, right, *own), batch._layout)
+    replicated = [w if w is None else replicate(w) for w in weights]
+    return BatchTensor.from_local(func(left, right, *replicated), batch._layout)
 
 
 def distance(names: tuple[str, ...], dim: int | None) -> Rule:
@@ -135,17 +135,17 @@ def distance(names: tuple[str, ...], dim: int | None) -> Rule:
     """
 
     def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        pair = [given.pop("x1", None), given.pop("x2", None)]
+        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        pair = [arguments.pop("x1", None), arguments.pop("x2", None)]
         if not all(isinstance(value, Tensor) for value in pair):
             return NotImplemented
         layout, dims = common_layout(pair), broadcast_dims(pair)
-        reduced = given.get("dim", -1 if dim is None else dim)
+        reduced = arguments.get("dim", -1 if dim is None else dim)
         if layout is None or type(reduced) is not int or not -dims <= reduced < dims or reduced % dims == layout.dim:
             return NotImplemented
-        stays = given.get("keepdim", False) or reduced % dims > layout.dim
-        own: Callable[[Any], Tensor] = cutter(layout, dims)
-        result = func(own(pair[0]), own(pair[1]), **given)
+        stays = arguments.get("keepdim", False) or reduced % dims > layout.dim
+        cut: Callable[[Any], Tensor] = cutter(layout, dims)
+        result = func(cut(pair[0]), cut(pair[1]), **arguments)
         return BatchTensor.from_local(result, layout.at(layout.dim - (not stays)))
 
     return rule

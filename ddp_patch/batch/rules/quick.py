@@ -33,39 +33,39 @@ _NAMES = {
 
 def side_by_side(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> BatchTensor | None:
     """Compute on batches whose rows lie alike, numbers, and plain tensors that meet each row."""
-    layout, own, dims, others = None, [], 0, -1
+    layout, local, dims, others = None, [], 0, -1
     for value in args:
         kind = type(value)
         if kind is BatchTensor:
-            rows = _rows_of(value)
+            rows = _to_local_if_clean(value)
             if rows is None:
                 return None
             if layout is None:
                 layout, dims = value._layout, rows.dim()
             elif rows.dim() != dims or not (value._layout is layout or value._layout == layout):
                 return None
-            own.append(rows)
+            local.append(rows)
         elif kind is int or kind is float:
-            own.append(value)
+            local.append(value)
         elif kind is Tensor and not value.requires_grad:
             others = max(others, value.dim())
-            own.append(value)
+            local.append(value)
         else:
             return None
     if layout is None or others >= dims - layout.dim or is_transformed():
         return None
     if kwargs and not (kwargs.keys() <= _NAMES and all(type(value) in _PLAIN for value in kwargs.values())):
         return None
-    result = _computed(func, own, kwargs or {})
-    if type(result) is not Tensor or result is own[0]:
+    result = _computed(func, local, kwargs or {})
+    if type(result) is not Tensor or result is local[0]:
         return None
     return BatchTensor.from_local(result, layout)
 
 
 def may_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> BatchTensor | None:
     """``F.relu`` and its kin, which write where they are told to by position or by name; not ``inplace=False``."""
-    given = dict(kwargs or {})
-    return side_by_side(func, args, given) if len(args) == 1 and given.pop("inplace", False) is False else None
+    options = dict(kwargs or {})
+    return side_by_side(func, args, options) if len(args) == 1 and options.pop("inplace", False) is False else None
 
 
 def where(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> BatchTensor | None:
@@ -85,7 +85,7 @@ def along(position: int, default: Any) -> Quick:
         if not args or (len(args) == 1 and not kwargs and default is None):
             return None
         batch = args[0]
-        if type(batch) is not BatchTensor or (rows := _rows_of(batch)) is None or is_transformed():
+        if type(batch) is not BatchTensor or (rows := _to_local_if_clean(batch)) is None or is_transformed():
             return None
         dim = args[position] if len(args) > position else default if kwargs is None else kwargs.get("dim", default)
         count, layout = rows.dim(), batch._layout
@@ -123,7 +123,7 @@ def _computed(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         raise
 
 
-def _rows_of(batch: BatchTensor) -> Tensor | None:
+def _to_local_if_clean(batch: BatchTensor) -> Tensor | None:
     """This rank's rows, if nothing has to be carried over to them first."""
     whole = batch._whole
     if whole is not None and (version(whole) != batch._whole_seen or batch._whole_copy is not None):

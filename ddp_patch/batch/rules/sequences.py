@@ -26,50 +26,50 @@ _ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 def attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``F.scaled_dot_product_attention(q, k, v, mask)``; a mask may be global."""
-    given = {**dict(zip(_ATTENTION, args, strict=False)), **kwargs}
-    inputs, mask = [given.pop(name, None) for name in _ATTENTION[:3]], given.pop("attn_mask", None)
+    arguments = {**dict(zip(_ATTENTION, args, strict=False)), **kwargs}
+    inputs, mask = [arguments.pop(name, None) for name in _ATTENTION[:3]], arguments.pop("attn_mask", None)
     batch = next((value for value in inputs if isinstance(value, BatchTensor)), None)
     if batch is None or len(args) > len(_ATTENTION):
         return NotImplemented
     layout, dims = batch._layout, batch.dim()
-    if layout.dim >= dims - (3 if given.get("enable_gqa") else 2):
+    if layout.dim >= dims - (3 if arguments.get("enable_gqa") else 2):
         return NotImplemented
-    own = [aligned(value, layout) if value.dim() == dims else None for value in inputs]
-    if any(value is None for value in own):
+    local = [aligned(value, layout) if value.dim() == dims else None for value in inputs]
+    if any(value is None for value in local):
         return NotImplemented
     if mask is not None:
         if mask.dim() > dims or common_layout([batch, mask]) is None:
             return NotImplemented
         mask = cutter(layout, dims)(mask)
-    with _draws(given.get("dropout_p", 0.0) != 0):
-        return BatchTensor.from_local(func(*own, attn_mask=mask, **given), layout)
+    with _draws(arguments.get("dropout_p", 0.0) != 0):
+        return BatchTensor.from_local(func(*local, attn_mask=mask, **arguments), layout)
 
 
 def multi_head_attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``F.multi_head_attention_forward``, of ``nn.MultiheadAttention`` and ``nn.Transformer*``."""
-    given = bound(func, args, kwargs)
-    inputs = {name: given[name] for name in ("query", "key", "value")}
+    arguments = bound(func, args, kwargs)
+    inputs = {name: arguments[name] for name in ("query", "key", "value")}
     batch = next((value for value in inputs.values() if isinstance(value, BatchTensor)), None)
     if batch is None or batch._layout.dim != 1 or any(value.dim() != 3 for value in inputs.values()):
         return NotImplemented
-    layout, mask, padding = batch._layout, given["attn_mask"], given["key_padding_mask"]
+    layout, mask, padding = batch._layout, arguments["attn_mask"], arguments["key_padding_mask"]
     # One object for one object: the body asks whether key is value to project them together.
     distinct = {id(value): aligned(value, layout) for value in inputs.values()}
     local = {name: distinct[id(value)] for name, value in inputs.items()}
     if padding is not None:
         local["key_padding_mask"] = aligned(padding, layout.at(0))
     if mask is not None and mask.dim() == 3:
-        local["attn_mask"] = aligned(mask, layout.times(given["num_heads"], 0))
+        local["attn_mask"] = aligned(mask, layout.times(arguments["num_heads"], 0))
     if any(value is None for value in local.values()):
         return NotImplemented
-    weights = {name: value for name, value in given.items() if isinstance(value, Tensor) and name not in local}
+    weights = {name: value for name, value in arguments.items() if isinstance(value, Tensor) and name not in local}
     if any(isinstance(value, BatchTensor) for value in weights.values()) or not {"static_k", "static_v"}.isdisjoint(
         weights
     ):
         return NotImplemented
     weights = {name: replicate(value) for name, value in weights.items()}
-    with _draws(given["dropout_p"] != 0 and given["training"]):
-        output, shares = func(**{**given, **local, **weights})
+    with _draws(arguments["dropout_p"] != 0 and arguments["training"]):
+        output, shares = func(**{**arguments, **local, **weights})
     return BatchTensor.from_local(output, layout), shares if shares is None else BatchTensor.from_local(
         shares, layout.at(0)
     )
@@ -87,13 +87,13 @@ def recurrent(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     layout = _layout_of(batch, states if several else [states], 0 if batch_first else 1)
     if layout is None:
         return NotImplemented
-    own = _states(states, layout.at(1), 3)
-    if own is None or any(isinstance(weight, BatchTensor) for weight in weights):
+    local_states = _states(states, layout.at(1), 3)
+    if local_states is None or any(isinstance(weight, BatchTensor) for weight in weights):
         return NotImplemented
     flat = [replicate(weight) for weight in weights]
     with _draws(dropout != 0 and training and layers > 1):
-        result = func(aligned(batch, layout), own if several else own[0], flat, *args[3:])
-    dims = [layout, *[layout.at(1)] * len(own)]
+        result = func(aligned(batch, layout), local_states if several else local_states[0], flat, *args[3:])
+    dims = [layout, *[layout.at(1)] * len(local_states)]
     return tuple(BatchTensor.from_local(rows, at) for rows, at in zip(result, dims, strict=True))
 
 
@@ -114,10 +114,10 @@ def cell(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     batch, weights = args[0], args[2:]
     if batch.dim() != 2 or batch._layout.dim != 0:
         return NotImplemented
-    own = _states(args[1], batch._layout, 2)
-    if own is None or any(isinstance(weight, BatchTensor) for weight in weights):
+    local_states = _states(args[1], batch._layout, 2)
+    if local_states is None or any(isinstance(weight, BatchTensor) for weight in weights):
         return NotImplemented
-    states = own if isinstance(args[1], (list, tuple)) else own[0]
+    states = local_states if isinstance(args[1], (list, tuple)) else local_states[0]
     result = func(to_local(batch), states, *[w if w is None else replicate(w) for w in weights])
     if isinstance(result, Tensor):
         return BatchTensor.from_local(result, batch._layout)
@@ -129,9 +129,9 @@ def _draws(any_number: bool) -> AbstractContextManager[None]:
 
 
 def _states(states: Any, layout: Layout, dims: int) -> list[Tensor] | None:
-    given = states if isinstance(states, (list, tuple)) else [states]
-    own = [_state(state, layout) if state.dim() == dims else None for state in given]
-    return None if any(state is None for state in own) else [state for state in own if state is not None]
+    several = states if isinstance(states, (list, tuple)) else [states]
+    local = [_state(state, layout) if state.dim() == dims else None for state in several]
+    return None if any(state is None for state in local) else [state for state in local if state is not None]
 
 
 def _state(state: Tensor, layout: Layout) -> Tensor | None:

@@ -29,12 +29,12 @@ def reshaped(func: Any, batch: BatchTensor, sizes: Sequence[Any]) -> Any:
         return on_whole(func, (copied(batch), new_shape), {}) if copies else NotImplemented
     if layout.total < batch._layout.total and (seen := World.get().observation) is not None:
         seen.is_sized = True  # several rows become one: with another number of rows, some of two ranks may
-    own = list(new_shape)
-    own[layout.dim] = own_count(batch, layout)
-    return BatchTensor.from_local((reshaped_copy if copies else func)(to_local(batch), own), layout)
+    local_shape = list(new_shape)
+    local_shape[layout.dim] = local_count(batch, layout)
+    return BatchTensor.from_local((reshaped_copy if copies else func)(to_local(batch), local_shape), layout)
 
 
-def own_count(batch: BatchTensor, layout: Layout) -> int:
+def local_count(batch: BatchTensor, layout: Layout) -> int:
     """Rows of this rank in another layout of the same batch."""
     return to_local(batch).shape[batch._layout.dim] * layout.total // batch._layout.total
 
@@ -166,8 +166,8 @@ def broadcast_tensors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     layout = common_layout(tensors) if all(isinstance(tensor, Tensor) for tensor in tensors) else None
     if layout is None or kwargs:
         return NotImplemented
-    own = func(*map(cutter(layout, broadcast_dims(tensors)), tensors))
-    return type(own)([BatchTensor.from_local(rows, layout) for rows in own])
+    local = func(*map(cutter(layout, broadcast_dims(tensors)), tensors))
+    return type(local)([BatchTensor.from_local(rows, layout) for rows in local])
 
 
 def rules() -> list[tuple[Any, Rule]]:

@@ -27,35 +27,35 @@ def setitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if _is_mask(batch, index):
         if isinstance(value, Tensor) and (value.dim() > 0 or isinstance(value, BatchTensor) or value.requires_grad):
             return NotImplemented
-        own_index: Any = to_local(index)
-        own_value = value
+        local_index: Any = to_local(index)
+        local_value = value
     else:
         items = index if isinstance(index, tuple) else (index,)
         of_rows = of_each_row(batch, items)
-        own_index, own_value = of_rows[0] if of_rows is not None else _own_index(batch, items, value), value
-        if own_index is None:
+        local_index, local_value = of_rows[0] if of_rows is not None else _local_index(batch, items, value), value
+        if local_index is None:
             return NotImplemented
         if isinstance(value, Tensor):
             target = getitem(Tensor.__getitem__, (batch, index), {})
             layout = common_layout([target, value]) if isinstance(target, BatchTensor) else None
             if layout is None or layout != target._layout or value.dim() > target.dim():
                 return NotImplemented
-            own_value = cutter(layout, target.dim())(value)
+            local_value = cutter(layout, target.dim())(value)
     rows = to_local(batch)
-    func(rows, own_index, own_value)
+    func(rows, local_index, local_value)
     note_write(rows)
     forget_whole(batch)
     return None
 
 
-def _own_index(batch: BatchTensor, index: tuple[Any, ...], value: Any) -> tuple[Any, ...] | None:
+def _local_index(batch: BatchTensor, index: tuple[Any, ...], value: Any) -> tuple[Any, ...] | None:
     items = without_ellipsis(tuple(map(scalar, index)), batch.dim())
     if items is None or not all(_is_plain(item) for item in items):
         return None
     dealt = [place for place, item in enumerate(items) if item is not None][batch._layout.dim :][:1]
     if dealt and not _is_everything(items[dealt[0]]):
         advanced = not all(item is None or type(item) in (int, slice) for item in items)
-        part = None if advanced or isinstance(value, Tensor) else _own_part(batch, items[dealt[0]])
+        part = None if advanced or isinstance(value, Tensor) else _local_slice(batch, items[dealt[0]])
         if part is None:
             return None
         items[dealt[0]] = part
@@ -73,7 +73,7 @@ def _is_everything(item: Any) -> bool:
     return isinstance(item, slice) and item == slice(None)
 
 
-def _own_part(batch: BatchTensor, item: Any) -> slice | None:
+def _local_slice(batch: BatchTensor, item: Any) -> slice | None:
     """Of a row, or of several side by side, those of this rank. One that has none writes to none, and counts it."""
     total, world = batch._layout.total, World.get()
     if batch._whole is not None or world.observation is not None:  # which has to see that rows are told apart
