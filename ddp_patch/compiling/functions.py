@@ -85,6 +85,6 @@ class Functions:
 def is_taken(function: Any) -> bool:
     """Tell modules, functions, and methods of what is no optimizer, that a script compiles."""
     if isinstance(function, types.MethodType):
-        own = function.__self__
-        return isinstance(function.__func__, types.FunctionType) and not isinstance(own, torch.optim.Optimizer)
+        owner = function.__self__
+        return isinstance(function.__func__, types.FunctionType) and not isinstance(owner, torch.optim.Optimizer)
     return isinstance(function, (types.FunctionType, nn.Module))

@@ -32,17 +32,17 @@ class Parts:
             how: arguments of ``torch.compile``.
         """
         self._how = how
-        self._known: dict[str, Callable[..., Any]] = {}
+        self._compiled: dict[str, Callable[..., Any]] = {}
 
     def of(self, graph: fx.Graph) -> Callable[..., Any]:
         """Compile a graph, or give what was compiled of one that reads the same; as it is, if there are too many."""
         code = graph.python_code("self").src
-        if code not in self._known:
+        if code not in self._compiled:
             module = fx.GraphModule(torch.nn.Module(), graph)
-            if len(self._known) >= MOST:
+            if len(self._compiled) >= MOST:
                 return module.forward
-            self._known[code] = compiled(module.forward, **self._how)
-        return self._known[code]
+            self._compiled[code] = compiled(module.forward, **self._how)
+        return self._compiled[code]
 
 
 class Part:

@@ -71,18 +71,18 @@ class Program:
 class Run:
     """One run of a program."""
 
-    def __init__(self, module: fx.GraphModule, world: World, program: Program, given: list[Any]) -> None:
+    def __init__(self, module: fx.GraphModule, world: World, program: Program, inputs: list[Any]) -> None:
         """Begin.
 
         Args:
             module: the traced graph.
             world: the ranks.
             program: what the graph does.
-            given: what its placeholders stand for.
+            inputs: what its placeholders stand for.
         """
         self.module, self.world, self.program = module, world, program
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-        self.values: dict[fx.Node, Any] = dict(zip(placeholders, given, strict=True))
+        self.values: dict[fx.Node, Any] = dict(zip(placeholders, inputs, strict=True))
         self.tensors: dict[int, Tensor] = {}
 
     def outputs(self, last: fx.Node) -> Any:
@@ -145,8 +145,8 @@ class Run:
         if isinstance(template, Argument):
             return leaves(self.value(template.node))[template.leaf][1]
         if isinstance(template, OfSum):
-            given = [self._tensor(item) if isinstance(item, Number) else item for item in template[:4]]
-            return pending_reduction(given[0], given[1], given[2], given[3], template.dtype, template.node)
+            operands = [self._tensor(item) if isinstance(item, Number) else item for item in template[:4]]
+            return pending_reduction(operands[0], operands[1], operands[2], operands[3], template.dtype, template.node)
         return template
 
     def _tensor(self, number: int) -> Tensor:

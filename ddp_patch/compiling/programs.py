@@ -36,46 +36,46 @@ class Programs:
         self._module = graph
         self._nodes = list(graph.graph.nodes)
         self._parts = parts
-        self._known: dict[Any, Program] = {}
+        self._programs: dict[Any, Program] = {}
 
-    def run(self, world: World, given: list[Any]) -> Any:
+    def run(self, world: World, inputs: list[Any]) -> Any:
         """Compute what the graph gives.
 
         Args:
             world: the ranks.
-            given: what its placeholders stand for: batches, sums that wait, plain tensors and sizes.
+            inputs: what its placeholders stand for: batches, sums that wait, plain tensors and sizes.
         """
         count = world.operations + len(self._nodes)  # whatever parts a rank has
         try:
             with torch.set_grad_enabled(torch.is_grad_enabled()):  # a graph may change it, and fail
-                return self._run(world, given)
+                return self._run(world, inputs)
         finally:
             world.operations = count
 
-    def _run(self, world: World, given: list[Any]) -> Any:
-        form = _form(given)
+    def _run(self, world: World, inputs: list[Any]) -> Any:
+        form = _form(inputs)
         if form is None:
-            return Run(self._module, world, Program(), given).as_nodes(self._nodes)
-        if form in self._known:
-            return Run(self._module, world, self._known[form], given).outputs(self._nodes[-1])
-        if len(self._known) >= _MOST:
-            self._known.clear()
-        recorder = Recorder(Run(self._module, world, Program(), given), self._nodes, self._parts)
+            return Run(self._module, world, Program(), inputs).as_nodes(self._nodes)
+        if form in self._programs:
+            return Run(self._module, world, self._programs[form], inputs).outputs(self._nodes[-1])
+        if len(self._programs) >= _MOST:
+            self._programs.clear()
+        recorder = Recorder(Run(self._module, world, Program(), inputs), self._nodes, self._parts)
         outputs = recorder.recorded()
-        self._known[form] = recorder.program
+        self._programs[form] = recorder.program
         return outputs
 
 
-def _form(given: list[Any]) -> Any:
+def _form(inputs: list[Any]) -> Any:
     """Tell what a program depends on; None where batches share memory in ways that only rules know."""
     found: list[Any] = []
-    for value in given:
+    for value in inputs:
         if isinstance(value, BatchTensor):
             if not is_simple(value):
                 return None
-            is_known = known_whole(value) is not None
+            has_whole = known_whole(value) is not None
             form = value.forms[0]
-            found.append((value._layout, form.shape, form.stride(), value.requires_grad, is_known))
+            found.append((value._layout, form.shape, form.stride(), value.requires_grad, has_whole))
         elif isinstance(value, PendingTensor):
             found.append("sum")
         elif isinstance(value, Tensor):

@@ -89,8 +89,8 @@ class Recorder:
 
     def _record(self, node: fx.Node) -> None:
         run = self._run
-        given = _flat(run.of((node.args, node.kwargs)))
-        batches = [leaf for leaf in given if isinstance(leaf, BatchTensor)]
+        inputs = _flat(run.of((node.args, node.kwargs)))
+        batches = [leaf for leaf in inputs if isinstance(leaf, BatchTensor)]
         if node.all_input_nodes and self._fixed.issuperset(node.all_input_nodes):
             self._fixed.add(node)  # of sizes that the form names, and of nothing else
         is_fixed = all(other in self._fixed for other in node.all_input_nodes if _has_numbers(run.value(other)))
@@ -99,14 +99,14 @@ class Recorder:
             run.values[node] = run.called(node)
             self._step(
                 node,
-                is_free=not (is_writer(node) or any(isinstance(leaf, (BatchTensor, PendingTensor)) for leaf in given)),
+                is_free=not (is_writer(node) or any(isinstance(leaf, (BatchTensor, PendingTensor)) for leaf in inputs)),
             )
             return
         forms = [form for batch in batches for form in (to_local(batch), batch._whole) if form is not None]
-        with Tape(run.world, [*forms, *(leaf for leaf in given if type(leaf) is Tensor)]) as tape:
+        with Tape(run.world, [*forms, *(leaf for leaf in inputs if type(leaf) is Tensor)]) as tape:
             value = run.values[node] = run.called(node)
-        known = self._known(node)
-        template = self._template(node, value, tape, known) if tape.is_whole else None
+        sources = self._sources(node)
+        template = self._template(node, value, tape, sources) if tape.is_whole else None
         if template is None:
             self._step(node, is_free=False)
             return
@@ -127,7 +127,7 @@ class Recorder:
         self._part = None
         self.program.steps.append(node)
 
-    def _known(self, node: fx.Node) -> dict[int, Place | Number]:
+    def _sources(self, node: fx.Node) -> dict[int, Place | Number]:
         """Give the tensors that a rule may call functions on, by identity."""
         found: dict[int, Place | Number] = {}
         for other in node.all_input_nodes:
@@ -142,18 +142,18 @@ class Recorder:
                     found.setdefault(id(leaf), Place(other, at, "plain"))
         return found
 
-    def _template(self, node: fx.Node, value: Any, tape: Tape, known: dict[int, Place | Number]) -> Template | None:
+    def _template(self, node: fx.Node, value: Any, tape: Tape, sources: dict[int, Place | Number]) -> Template | None:
         """Tell what a node's result is made of, if it is of what is on the tape; then that is a part of the program."""
-        made = _made(tape, known)
+        made = _made(tape, sources)
         taken = {
             id(leaf): Argument(other, at)
             for other in node.all_input_nodes
             for at, leaf in enumerate(_flat(self._run.value(other)))
         }
         sums = {id(its.value): its for its in tape.sums}
-        if made is None or not all(id(leaf) in taken or _is_made(leaf, made, known, sums) for leaf in _flat(value)):
+        if made is None or not all(id(leaf) in taken or _is_made(leaf, made, sources, sums) for leaf in _flat(value)):
             return None
-        number = self._add(tape, known, made)
+        number = self._add(tape, sources, made)
 
         def template(leaf: Any) -> Any:
             if id(leaf) in taken and isinstance(leaf, Tensor):
@@ -171,17 +171,17 @@ class Recorder:
         return Template(map_leaves(template, value))
 
     def _add(
-        self, tape: Tape, known: dict[int, Place | Number], made: dict[int, _Origin]
+        self, tape: Tape, sources: dict[int, Place | Number], made: dict[int, _Origin]
     ) -> Callable[[Tensor], Number]:
         if self._part is None:
             self._part = Part()
             self.program.steps.append(self._part)
-        own: dict[int, Number] = {}
+        new_numbers: dict[int, Number] = {}
 
         def number(tensor: Tensor) -> Number:
-            if id(tensor) in own:
-                return own[id(tensor)]
-            place = known[id(tensor)]
+            if id(tensor) in new_numbers:
+                return new_numbers[id(tensor)]
+            place = sources[id(tensor)]
             if isinstance(place, Number):
                 return place
             if place not in self._numbers:
@@ -197,9 +197,9 @@ class Recorder:
             results = []
             for path, tensor in call.tensors:
                 if made.get(id(tensor)) == (at, path):
-                    own[id(tensor)] = self._new()
-                    self._made[own[id(tensor)]] = tensor
-                    results.append((path, own[id(tensor)]))
+                    new_numbers[id(tensor)] = self._new()
+                    self._made[new_numbers[id(tensor)]] = tensor
+                    results.append((path, new_numbers[id(tensor)]))
             self._part.call(call.func, args, kwargs, results)
         return number
 
@@ -223,27 +223,27 @@ def _flat(value: Any) -> list[Any]:
     return [leaf for _, leaf in leaves(value)]
 
 
-def _made(tape: Tape, known: dict[int, Place | Number]) -> dict[int, _Origin] | None:
+def _made(tape: Tape, sources: dict[int, Place | Number]) -> dict[int, _Origin] | None:
     """Name the tensors that are computed on a tape, by identity; None if there is something that nobody knows."""
     made: dict[int, _Origin] = {}
     for at, call in enumerate(tape.calls):
         if spelling(call.func) is None:
             return None
         for leaf in _flat((call.args, call.kwargs)):
-            if not (id(leaf) in known or id(leaf) in made if isinstance(leaf, Tensor) else is_plain(leaf)):
+            if not (id(leaf) in sources or id(leaf) in made if isinstance(leaf, Tensor) else is_plain(leaf)):
                 return None
         for path, tensor in call.tensors:
-            if id(tensor) not in known:
+            if id(tensor) not in sources:
                 made.setdefault(id(tensor), (at, path))
     return made
 
 
-def _is_made(leaf: Any, made: dict[int, _Origin], known: dict[int, Any], sums: dict[int, TapedSum]) -> bool:
+def _is_made(leaf: Any, made: dict[int, _Origin], sources: dict[int, Any], sums: dict[int, TapedSum]) -> bool:
     """Tell whether a result can be made again from what is on a tape."""
     if isinstance(leaf, PendingTensor) and id(leaf) in sums:
         its = sums[id(leaf)]
         of = [item for item in (its.partial, its.divisor, its.counted) if isinstance(item, Tensor)]
-        return all(id(item) in made for item in of) and (its.rows is None or id(its.rows) in {**made, **known})
+        return all(id(item) in made for item in of) and (its.rows is None or id(its.rows) in {**made, **sources})
     if isinstance(leaf, BatchTensor):
         return id(leaf._rows) in made and vars(leaf).keys() <= _MADE
     return not isinstance(leaf, Tensor)

@@ -55,14 +55,14 @@ class TapedSum(NamedTuple):
 class Tape:
     """Records what is called on rows, while one function is computed on batches."""
 
-    def __init__(self, world: World, given: list[Tensor]) -> None:
+    def __init__(self, world: World, protected: list[Tensor]) -> None:
         """Begin, empty.
 
         Args:
             world: the ranks, which are not to meet.
-            given: plain tensors that are not to be written to.
+            protected: plain tensors that are not to be written to.
         """
-        self.given = {memory(tensor) for tensor in given}
+        self.protected = {memory(tensor) for tensor in protected}
         self.calls: list[TapedCall] = []
         self.sums: list[TapedSum] = []
         self.is_whole = True  # false where something else happened than what is recorded
@@ -132,6 +132,6 @@ class _Below(TorchDispatchMode):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 value = args[at] if at < len(args) else kwargs.get(argument.name)
                 written = value if isinstance(value, (list, tuple)) else [value]
-                if any(isinstance(tensor, Tensor) and memory(tensor) in self._tape.given for tensor in written):
+                if any(isinstance(tensor, Tensor) and memory(tensor) in self._tape.protected for tensor in written):
                     return True
         return False

@@ -49,7 +49,7 @@ class Traced:
         self._run: Callable[..., Any] | None = None
         self._is_refused = False
         self._is_agreed = False  # all ranks could trace it when it was called first
-        self._is_told, self._tries = False, 0  # in this call; in how many they exchanged what they could
+        self._has_exchanged, self._tries = False, 0  # in this call; in how many they exchanged what they could
         self._began = False
         self._standing: dict[int, Any] = {}  # what tensors of the whole batch's shape stand for, by identity
         self._world: World | None = None
@@ -64,68 +64,68 @@ class Traced:
                 return REFUSED
             of_graph = {name: self._how[name] for name in ("dynamic", "recompile_limit") if name in self._how}
             self._run = compiled(_traced_only(self._function), backend=self._graph, fullgraph=True, **of_graph)
-        self._began, self._is_told, self._world = False, False, world
+        self._began, self._has_exchanged, self._world = False, False, world
         try:
             return self._called(self._run, args, kwargs)
         finally:
             self._standing, self._world = {}, None
 
     def _called(self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = self._stand_ins(args, kwargs)
-        if given is None:
+        stand_ins = self._stand_ins(args, kwargs)
+        if stand_ins is None:
             return REFUSED
-        containers = Containers((args, kwargs), given)
+        containers = Containers((args, kwargs), stand_ins)
         try:
-            outputs = containers.with_writes(run(*given[0], **given[1]))
+            outputs = containers.with_writes(run(*stand_ins[0], **stand_ins[1]))
         except DdpPatchError:
             raise
         except Exception as error:  # whatever TorchDynamo says of the function: by then nothing was done
             if self._began:
                 raise
-            if not self._is_told:
+            if not self._has_exchanged:
                 self._agree(error)
             return REFUSED
         return containers.write_back(outputs)
 
-    def _agree(self, own: Exception | None) -> None:
+    def _agree(self, error: Exception | None) -> None:
         """Learn whether it is ever traced: one exchange when it is called first, none later.
 
         Args:
-            own: what came of tracing it on this rank; None if a graph did.
+            error: what came of tracing it on this rank; None if a graph did.
 
         Raises:
             Refused: if another rank could not trace it, and this one could.
         """
-        is_never = not (own is None or isinstance(own, NotTraced))
+        is_never = not (error is None or isinstance(error, NotTraced))
         if self._is_agreed:
             self._is_refused = is_never
             return
         assert self._world is not None
-        told = self._world.share([own is None, is_never])
-        self._is_told, self._tries = True, self._tries + 1
-        self._is_agreed = all(is_traced for is_traced, _ in told)
-        self._is_refused = not self._is_agreed and (self._tries > 1 or any(never for _, never in told))
-        if own is None and not self._is_agreed:
+        answers = self._world.share([error is None, is_never])
+        self._has_exchanged, self._tries = True, self._tries + 1
+        self._is_agreed = all(is_traced for is_traced, _ in answers)
+        self._is_refused = not self._is_agreed and (self._tries > 1 or any(never for _, never in answers))
+        if error is None and not self._is_agreed:
             raise Refused
 
     def _stand_ins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
         """Put tensors in the place of batches; None where TorchDynamo would see batches, or take them for others."""
-        known: dict[int, Tensor] = {}
+        replaced: dict[int, Tensor] = {}
         tensors = [id(leaf) for _, leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if len(tensors) > len(set(tensors)):
             return None  # in a graph, one tensor under two names is two
         for _, leaf in leaves((args, kwargs)):
             if isinstance(leaf, PackedRows) or (isinstance(leaf, BatchTensor) and _is_leaf(leaf)):
                 return None
-            if isinstance(leaf, (BatchTensor, PendingTensor)) and id(leaf) not in known:
+            if isinstance(leaf, (BatchTensor, PendingTensor)) and id(leaf) not in replaced:
                 strides = () if isinstance(leaf, PendingTensor) else _strides(leaf)
                 if strides is None:
                     return None
-                known[id(leaf)] = tensor = _stand_in(leaf, strides)
+                replaced[id(leaf)] = tensor = _stand_in(leaf, strides)
                 self._standing[id(tensor)] = leaf
         if not all(map(_is_entered, (args, kwargs))):
             return None
-        return map_leaves(lambda leaf: known.get(id(leaf), leaf), (args, kwargs))  # type: ignore[no-any-return]
+        return map_leaves(lambda leaf: replaced.get(id(leaf), leaf), (args, kwargs))  # type: ignore[no-any-return]
 
     def _graph(self, graph: fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
         """Be the compiler of what is traced."""
@@ -137,13 +137,13 @@ class Traced:
                 graph.graph.erase_node(node)
         programs = Programs(graph, self._parts)
 
-        def run(*given: Any) -> Any:
-            if any(isinstance(value, nn.Parameter) for value in given):
+        def run(*inputs: Any) -> Any:
+            if any(isinstance(value, nn.Parameter) for value in inputs):
                 raise Refused  # a module's, whose forward is no part of a function
             self._agree(None)
             self._began = True
             assert self._world is not None
-            return programs.run(self._world, [self._standing.get(id(value), value) for value in given])
+            return programs.run(self._world, [self._standing.get(id(value), value) for value in inputs])
 
         return run
 
@@ -153,12 +153,12 @@ def _calls_models(function: Callable[..., Any], args: tuple[Any, ...], kwargs: d
     written = getattr(function, "__func__", function)
     names = getattr(getattr(written, "__code__", None), "co_names", ())
     around: list[Any] = [leaf for _, leaf in leaves((args, kwargs))]
-    around += [known[name] for known in [getattr(written, "__globals__", {})] for name in names if name in known]
+    around += [scope[name] for scope in [getattr(written, "__globals__", {})] for name in names if name in scope]
     for cell in getattr(written, "__closure__", None) or ():
         with suppress(ValueError):  # not there yet
             around.append(cell.cell_contents)
-    if (own := getattr(function, "__self__", None)) is not None:
-        around += [own, *(value for name, value in getattr(own, "__dict__", {}).items() if name in names)]
+    if (owner := getattr(function, "__self__", None)) is not None:
+        around += [owner, *(value for name, value in getattr(owner, "__dict__", {}).items() if name in names)]
     return any(map(_is_model, around))
 
 
