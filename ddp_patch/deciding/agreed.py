@@ -21,14 +21,14 @@ def muted(world: World) -> Iterator[None]:
         world.muted.reset(token)
 
 
-def agreed(world: World, own: SplitDecision) -> SplitDecision:
+def agreed(world: World, local: SplitDecision) -> SplitDecision:
     """Let the ranks agree on the most cautious of their decisions."""
-    told = own.how.name, own.reason, repr((own.dims, own.losses)), own.is_sized
-    decisions = [given[0] for given in world.share([told])]
+    message = local.how.name, local.reason, repr((local.dims, local.losses)), local.is_sized
+    decisions = [answer[0] for answer in world.share([message])]
     for how in (CallMode.WHOLE, CallMode.BATCHES):
         for name, reason, *_ in decisions:
             if name == how.name:
-                return own if (own.how, own.reason) == (how, reason) else SplitDecision(how, reason)
+                return local if (local.how, local.reason) == (how, reason) else SplitDecision(how, reason)
     if any(outputs != decisions[0][2] for _, _, outputs, _ in decisions):
         return SplitDecision(CallMode.BATCHES, "its outputs differ in shape between ranks")
-    return dataclasses.replace(own, is_sized=any(is_sized for *_, is_sized in decisions))
+    return dataclasses.replace(local, is_sized=any(is_sized for *_, is_sized in decisions))

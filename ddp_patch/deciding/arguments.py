@@ -16,14 +16,14 @@ from ..calling.rows import Arguments
 class AsGiven:
     """Containers and tensors among the arguments of a call."""
 
-    def __init__(self, call: Call, given: Arguments) -> None:
+    def __init__(self, call: Call, arguments: Arguments) -> None:
         """Note what they hold.
 
         Args:
             call: as the script makes it.
-            given: its arguments, as the forward gets them.
+            arguments: its arguments, as the forward gets them.
         """
-        self.containers = Containers((call.args, call.kwargs), given)
+        self.containers = Containers((call.args, call.kwargs), arguments)
         tensors = [leaf for _, leaf in call.leaves if type(leaf) in (Tensor, BatchTensor)]
         self._tensors = [
             (leaf, version(form), form.detach().clone())
@@ -34,9 +34,9 @@ class AsGiven:
     def put_back(self) -> None:
         """Let them hold that again."""
         self.containers.put_back()
-        for leaf, before, held in self._tensors:
+        for leaf, before, saved in self._tensors:
             form = own_form(leaf)
             if version(form) != before:
                 with torch.inference_mode(form.is_inference()), torch.no_grad():
-                    form.copy_(held)
+                    form.copy_(saved)
                 note_write(form)

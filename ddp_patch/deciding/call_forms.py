@@ -49,7 +49,7 @@ class Forms:
 
     def __init__(self) -> None:
         """Start with none."""
-        self.known: dict[Any, Form] = {}
+        self.entries: dict[Any, Form] = {}
         self.is_passed_over = False  # the form that was asked for last
         self.passing: SplitDecision | None = None  # on such forms
         self.rebound: set[Any] = set()  # forms whose forward put other things somewhere, that are alike: once, perhaps
@@ -60,7 +60,7 @@ class Forms:
 
     def get(self, form: Any) -> Form | None:
         """Give what is known of a form."""
-        found = self.known.get(form)
+        found = self.entries.get(form)
         if found is not None:
             self._streak, self.is_passed_over = 0, False
         return found
@@ -75,7 +75,7 @@ class Forms:
         """
         came = next((before for passed, before in self._passed if passed == form), None)
         changes = self._streak >= _STREAK or self._kinds.setdefault(kind(form), step) != step
-        self.is_passed_over = came == step or len(self.known) >= _MOST or (came is None and changes)
+        self.is_passed_over = came == step or len(self.entries) >= _MOST or (came is None and changes)
         self._streak += 1
         if self.is_passed_over and came is None:
             self._passed.append((form, step))
@@ -83,5 +83,5 @@ class Forms:
 
     def difference(self, form: Any) -> str:
         """Name an argument in which a form differs from the last one that was tried, if that is the difference."""
-        before = dict([*self.known][-1][1]) if self.known else {}
+        before = dict([*self.entries][-1][1]) if self.entries else {}
         return next((f"its argument {path}" for path, value in form[1] if before.get(path) != value), "")

@@ -28,26 +28,26 @@ class NormInput(NamedTuple):
     entries: int
 
 
-def trial_copy(module: nn.Module, given: list[NormInput] | None = None) -> nn.Module:
+def trial_copy(module: nn.Module, norm_inputs: list[NormInput] | None = None) -> nn.Module:
     """Copy a module for a trial call: without the script's hooks, norms and dropout at rest, parameters shared.
 
     Args:
         module: to be tried.
-        given: gets what every call of a norm that tracks the batch is given.
+        norm_inputs: gets what every call of a norm that tracks the batch is given.
     """
     # A weight that a hook computes anew in every call (weight_norm, spectral_norm) has a graph, which is not copied.
     computed = {id(leaf): leaf for layer in module.modules() for leaf in vars(layer).values() if _is_computed(leaf)}
-    held = {key: leaf if isinstance(leaf, BatchTensor) else leaf.detach().clone() for key, leaf in computed.items()}
-    held |= {id(parameter): _varied(parameter) for parameter in module.parameters()}
+    memo = {key: leaf if isinstance(leaf, BatchTensor) else leaf.detach().clone() for key, leaf in computed.items()}
+    memo |= {id(parameter): _varied(parameter) for parameter in module.parameters()}
     plain = (leaf for layer in module.modules() for leaf in vars(layer).values() if _is_zero(leaf))
-    held |= {id(leaf): _varied(leaf.detach().clone()).requires_grad_(leaf.requires_grad) for leaf in plain}
-    held |= {id(buffer): _varied(buffer.detach().clone()) for buffer in module.buffers()}
-    twin = copy.deepcopy(module, held)
+    memo |= {id(leaf): _varied(leaf.detach().clone()).requires_grad_(leaf.requires_grad) for leaf in plain}
+    memo |= {id(buffer): _varied(buffer.detach().clone()) for buffer in module.buffers()}
+    twin = copy.deepcopy(module, memo)
     for number, layer in enumerate(twin.modules()):
         module_hooks.drop_own(layer)  # the author's hooks are for real calls
-        if given is not None and isinstance(layer, (_BatchNorm, _InstanceNorm)) and _tracks(layer):
+        if norm_inputs is not None and isinstance(layer, (_BatchNorm, _InstanceNorm)) and _tracks(layer):
             forward = vars(layer).get("forward", functools.partial(_forward, weakref.ref(layer)))
-            vars(layer)["forward"] = functools.partial(_noting, given, number, forward, layer.num_features)
+            vars(layer)["forward"] = functools.partial(_noting, norm_inputs, number, forward, layer.num_features)
         if isinstance(layer, (_BatchNorm, _InstanceNorm)) or (isinstance(layer, _DropoutNd) and _is_torchs(layer)):
             layer.eval()  # a forward of the script's own may drop what all rows share, which is to be seen
         elif isinstance(layer, (nn.RNNBase, nn.MultiheadAttention)) and _is_torchs(layer):
@@ -68,9 +68,9 @@ def _forward(layer: weakref.ref[nn.Module], *args: Any, **kwargs: Any) -> Any:
     return type(norm).forward(norm, *args, **kwargs)
 
 
-def _noting(given: list[NormInput], number: int, forward: Any, channels: int, *args: Any, **kwargs: Any) -> Any:
+def _noting(norm_inputs: list[NormInput], number: int, forward: Any, channels: int, *args: Any, **kwargs: Any) -> Any:
     first = next((leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)), None)
-    given.append(NormInput(number, 0 if first is None else _entries(first) // max(1, channels)))
+    norm_inputs.append(NormInput(number, 0 if first is None else _entries(first) // max(1, channels)))
     return forward(*args, **kwargs)
 
 

@@ -67,9 +67,9 @@ class SplitDecisions:
         self._dimensions.close()
         self.fingerprints.close()
 
-    def form(self, call: Call, entry: Entry, held: ModuleContents) -> Any:
+    def form(self, call: Call, entry: Entry, contents: ModuleContents) -> Any:
         """What may decide how a call is carried out, but for the sizes of its tensors."""
-        state = self.fingerprints.of(call.module, held)
+        state = self.fingerprints.of(call.module, contents)
         arguments = self.fingerprints.of_arguments(call, entry)
         is_single = min(entry.layout.counts) == 1  # which forwards squeeze, or treat as a case of its own
         is_joined = bool(entry.layout.pieces)  # so that neighbours of a rank's rows may be no neighbours
@@ -78,13 +78,13 @@ class SplitDecisions:
     def lookup(self, call: Call, entry: Entry, form: Any) -> SplitDecision | None:
         """Give the decision on calls of a form, if there is one."""
         forms = self._of(call.module)
-        known = forms.get(form)
-        if known is None:
+        stored = forms.get(form)
+        if stored is None:
             passes = forms.passes(form, self.fingerprints.without_numbers, self._world.ledger.steps)
             return forms.passing if passes else None
-        if known.holds_for_all_sizes:
-            return known.decision
-        return known.by_sizes.get(self._sizes(call, entry, known))
+        if stored.holds_for_all_sizes:
+            return stored.decision
+        return stored.by_sizes.get(self._sizes(call, entry, stored))
 
     def _of(self, module: nn.Module) -> Forms:
         return self._forms.get(module) or self._forms.setdefault(module, Forms())
@@ -96,14 +96,14 @@ class SplitDecisions:
     def withdraw(self, call: Call, form: Any, why: str) -> None:
         """Compute calls of a form on batches from now on. Every rank comes here at the same call."""
         decision = SplitDecision(CallMode.BATCHES, why)
-        self._of(call.module).known[form] = Form(decision, {}, holds_for_all_sizes=True)
+        self._of(call.module).entries[form] = Form(decision, {}, holds_for_all_sizes=True)
         self._not_split(call.module, decision)
 
     def forget(self, call: Call, form: Any) -> None:
         """Forget what was decided on a form whose first call raised an error of the script's own."""
         forms = self._of(call.module)
-        forms.known.pop(form, None)
-        forms.fail_on_batches = any(known.decision.how is CallMode.WHOLE for known in forms.known.values())
+        forms.entries.pop(form, None)
+        forms.fail_on_batches = any(stored.decision.how is CallMode.WHOLE for stored in forms.entries.values())
 
     def first(self, call: Call, entry: Entry, form: Any, rows: int | None) -> First:
         """Compute a call of a new form on batches if that can be done, and give the decision on its form."""
@@ -118,8 +118,8 @@ class SplitDecisions:
             return First(False, None, entry, decision)
         if call.vector:
             return self._tried(call, entry, rows)
-        known = forms.known.get(form)  # for other sizes
-        is_to_be_tried = known is None or (known.is_sized and _sized(entry) not in known.totals)
+        stored = forms.entries.get(form)  # for other sizes
+        is_to_be_tried = stored is None or (stored.is_sized and _sized(entry) not in stored.totals)
         layers = self._census.of(call.module).layers
         observed = ObservedCall(self._world, self.fingerprints, call, entry, layers, is_to_be_tried)
         work = WorkCounter()  # type: ignore[no-untyped-call]
@@ -137,12 +137,12 @@ class SplitDecisions:
         is_alike = self.fingerprints.of(call.module, self._census.of(call.module))[1] == form[0][1]
         # On every rank or on none: a trial may need all of them.
         again = observed.changed(is_alike) and is_alike and form not in forms.rebound
-        every = [given[0] for given in self._world.share([[observed.seen.mixing, again]])]
+        every = [answer[0] for answer in self._world.share([[observed.seen.mixing, again]])]
         mixing = next((its for its, _ in every if its is not None), None)
         if mixing is not None:
             decision = SplitDecision(CallMode.BATCHES, mixing)
         else:
-            decision = observed.tried() if known is None or is_to_be_tried else known.decision
+            decision = observed.tried() if stored is None or is_to_be_tried else stored.decision
         decision = agreed(self._world, told_by(observed.outputs, entry, decision, observed.seen))
         if decision.how is not CallMode.ROWS and entry.guessed:
             self._memory[call.module].update(dict.fromkeys(entry.guessed))
@@ -170,30 +170,30 @@ class SplitDecisions:
             other: how it is carried out if not on rows.
             before: what stood before a call that failed.
         """
-        held = self._census.of(call.module)
-        trial = Unobserved(self._world, self.fingerprints, call, held, other, before)
+        contents = self._census.of(call.module)
+        trial = Unobserved(self._world, self.fingerprints, call, contents, other, before)
         decision = trial.decide(entry)
         if decision.how is not CallMode.ROWS and entry.guessed:
             self._memory[call.module].update(dict.fromkeys(entry.guessed))
             again = self.enter(call, rows, is_scripts=False)
             assert again is not None
             entry, decision = again, trial.decide(again)
-        form = self.form(call, entry, held)
+        form = self.form(call, entry, contents)
         if decision.is_sized:
             self._settle(call, form, decision, entry, is_sized=True)
             return First(False, None, entry, decision)
-        self._of(call.module).known[form] = Form(decision, {}, holds_for_all_sizes=True)
+        self._of(call.module).entries[form] = Form(decision, {}, holds_for_all_sizes=True)
         if decision.how is not CallMode.ROWS:
             self._not_split(call.module, decision)
         return First(False, None, entry, decision)
 
     def _settle(self, call: Call, form: Any, decision: SplitDecision, entry: Entry, is_sized: bool) -> None:
-        known = self._of(call.module).known.setdefault(form, Form(decision, {}, False))
-        if is_sized and not known.is_sized:
-            known.is_sized = True
-            known.by_sizes.clear()
-        known.totals.add(_sized(entry))
-        known.by_sizes[self._sizes(call, entry, known)] = decision
+        stored = self._of(call.module).entries.setdefault(form, Form(decision, {}, False))
+        if is_sized and not stored.is_sized:
+            stored.is_sized = True
+            stored.by_sizes.clear()
+        stored.totals.add(_sized(entry))
+        stored.by_sizes[self._sizes(call, entry, stored)] = decision
         if decision.how is not CallMode.ROWS:
             self._not_split(call.module, decision)
 

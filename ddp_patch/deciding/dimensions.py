@@ -69,8 +69,8 @@ class Dimensions:
             self._chosen[module], self._work[module] = 1, work
             entered = again()
             if entered is not None and entered.is_scripts_own:  # to be seen in the next call
-                inner, told = {described(part) for part in module.modules()}, self._world.ledger.on_batches
-                self._reasons[module] = {part: told.pop(part) for part in list(told) if part in inner}
+                inner, on_batches = {described(part) for part in module.modules()}, self._world.ledger.on_batches
+                self._reasons[module] = {part: on_batches.pop(part) for part in list(on_batches) if part in inner}
                 return
             better = False
         else:

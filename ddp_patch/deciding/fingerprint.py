@@ -31,8 +31,8 @@ _MOST_LAYER_STATES = 16_384
 class _Seen:
     """The state of one module when it was last looked at."""
 
-    def __init__(self, held: ModuleContents) -> None:
-        self.held = held
+    def __init__(self, contents: ModuleContents) -> None:
+        self.contents = contents
         self.states: list[int] = []  # of its layers
         self.changed: set[int] = set()  # positions of layers whose attributes were set since
         self.state = -1
@@ -89,18 +89,18 @@ class Fingerprints:
         for seen, _ in self._places.get(id(layer), ()):
             seen.is_stale = True
 
-    def of(self, module: nn.Module, held: ModuleContents) -> tuple[int, int]:
+    def of(self, module: nn.Module, contents: ModuleContents) -> tuple[int, int]:
         """Fingerprint a module: its layers, their modes and what they hold. Asked at every call."""
         seen = self._seen.get(id(module))
-        if seen is None or seen.held is not held:
-            seen = self._begun(module, held, seen)
+        if seen is None or seen.contents is not contents:
+            seen = self._begun(module, contents, seen)
         if seen.changed:
             for position in seen.changed:
-                seen.states[position] = self._state(held.layers[position])
+                seen.states[position] = self._state(contents.layers[position])
             seen.changed.clear()
             seen.state = self._state_of(tuple(seen.states))
         if seen.guards is None:
-            seen.guards = Guards(held.layers, self._number)
+            seen.guards = Guards(contents.layers, self._number)
             seen.content = self._state_of(seen.guards.content)
         elif seen.guards.changed(seen.is_stale):
             before, seen.content = self._contents.get(seen.content), self._state_of(seen.guards.content)
@@ -126,8 +126,8 @@ class Fingerprints:
         """Give a form of calls without the numbers among its attributes and arguments: what may be annealed."""
         (layers, content), *others = form
         states = self._contents.get(layers, (layers,))
-        held = [self._layer_contents.get(state, state) for state in states]
-        return without_numbers((*held, self._contents.get(content, content), *others))
+        layer_contents = [self._layer_contents.get(state, state) for state in states]
+        return without_numbers((*layer_contents, self._contents.get(content, content), *others))
 
     def changed_last(self, module: nn.Module) -> str:
         """Name the attribute that was changed last in a module."""
@@ -137,18 +137,18 @@ class Fingerprints:
             return f"{original_class(layer).__name__}.{name}"
         return f"what its code reads ({name})" if name else "what its code reads"
 
-    def _begun(self, module: nn.Module, held: ModuleContents, before: _Seen | None) -> _Seen:
+    def _begun(self, module: nn.Module, contents: ModuleContents, before: _Seen | None) -> _Seen:
         if before is not None:
             self._leave(before)
-        seen = self._seen[id(module)] = _Seen(held)
-        seen.states = [-1] * len(held.layers)
-        for position, layer in enumerate(held.layers):
+        seen = self._seen[id(module)] = _Seen(contents)
+        seen.states = [-1] * len(contents.layers)
+        for position, layer in enumerate(contents.layers):
             self._places.setdefault(id(layer), []).append((seen, position))
             seen.changed.add(position)
         return seen
 
     def _leave(self, seen: _Seen) -> None:
-        for layer in seen.held.layers:
+        for layer in seen.contents.layers:
             places = [place for place in self._places.pop(id(layer), []) if place[0] is not seen]
             if places:
                 self._places[id(layer)] = places
@@ -178,21 +178,21 @@ class Fingerprints:
         """
         guards = self.guards(call.module)
         pairs = zip(call.leaves, entry.leaves, strict=True)
-        return tuple((path, self._form(leaf, own, guards)) for (path, leaf), (_, own) in pairs)
+        return tuple((path, self._form(leaf, local, guards)) for (path, leaf), (_, local) in pairs)
 
     @staticmethod
     def sizes(call: Call, entry: Entry) -> tuple[Any, ...]:
         """Sizes of a call's tensors, but for the number of rows."""
         return tuple(
-            _sizes(leaf, own)
-            for (_, leaf), (_, own) in zip(call.leaves, entry.leaves, strict=True)
+            _sizes(leaf, local)
+            for (_, leaf), (_, local) in zip(call.leaves, entry.leaves, strict=True)
             if isinstance(leaf, Tensor)
         )
 
     def _state(self, layer: nn.Module) -> int:
-        held = ((name, value) for name, value in vars(layer).items() if name not in OF_TORCH)
+        attributes = ((name, value) for name, value in vars(layer).items() if name not in OF_TORCH)
         # The layer itself: another one in its place is another module. What is not plain is walked by the guards.
-        plain = ((name, type(value), value if type(value) in PLAIN else None) for name, value in held)
+        plain = ((name, type(value), value if type(value) in PLAIN else None) for name, value in attributes)
         shapes = self._shapes.get(layer, {}).items()
         state = (self._number(layer), *plain, *kinds_of_slots(layer), *shapes)
         return _number_of(state, self._layer_states, self._layer_contents, _MOST_LAYER_STATES, self._next)
@@ -214,36 +214,36 @@ class Fingerprints:
             return type(thing).__qualname__
 
     @staticmethod
-    def _form(leaf: Any, own: Any, guards: Guards) -> Any:
+    def _form(leaf: Any, local: Any, guards: Guards) -> Any:
         if isinstance(leaf, Tensor):
             # Of a batch, its rows are asked: they answer without a detour. A state is plain in its first call alone.
-            at = leaf._layout.dim if isinstance(leaf, BatchTensor) else _cut_at(leaf, own)
-            return at, own.dim(), own.dtype, own.requires_grad and torch.is_grad_enabled()
+            at = leaf._layout.dim if isinstance(leaf, BatchTensor) else _cut_at(leaf, local)
+            return at, local.dim(), local.dtype, local.requires_grad and torch.is_grad_enabled()
         return type(leaf), leaf if type(leaf) in PLAIN else guards.of_argument(leaf)
 
 
-def _cut_at(leaf: Tensor, own: Tensor) -> int:
-    return next((at for at, (whole, part) in enumerate(zip(leaf.shape, own.shape, strict=True)) if whole != part), -1)
+def _cut_at(leaf: Tensor, local: Tensor) -> int:
+    return next((at for at, (whole, part) in enumerate(zip(leaf.shape, local.shape, strict=True)) if whole != part), -1)
 
 
 def _form_of(tensor: Tensor) -> Any:
     return type(tensor), tensor.requires_grad, tensor.dtype, tensor.dim()
 
 
-def _sizes(leaf: Tensor, own: Tensor) -> tuple[int, ...]:
+def _sizes(leaf: Tensor, local: Tensor) -> tuple[int, ...]:
     if isinstance(leaf, BatchTensor):
         at = leaf._layout.dim
-        return (*own.shape[:at], -1, *own.shape[at + 1 :])
-    return tuple(size if size == rows else -1 for size, rows in zip(leaf.shape, own.shape, strict=True))
+        return (*local.shape[:at], -1, *local.shape[at + 1 :])
+    return tuple(size if size == rows else -1 for size, rows in zip(leaf.shape, local.shape, strict=True))
 
 
-def _number_of(state: Any, known: dict[Any, int], contents: dict[int, Any], most: int, counter: Iterator[int]) -> int:
+def _number_of(state: Any, numbers: dict[Any, int], contents: dict[int, Any], most: int, counter: Iterator[int]) -> int:
     """A number for a state, the same one when it comes back. Not its hash: that of -1 is that of -2."""
-    number = known.get(state)
+    number = numbers.get(state)
     if number is None:
-        if len(known) == most:  # an attribute changes in every step
-            known.clear()
+        if len(numbers) == most:  # an attribute changes in every step
+            numbers.clear()
             contents.clear()
-        number = known[state] = next(counter)
+        number = numbers[state] = next(counter)
         contents[number] = state
     return number

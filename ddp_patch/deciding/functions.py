@@ -70,8 +70,8 @@ def study(function: Any, args: tuple[Any, ...], seen: Observation, world: World)
     with seen.undisturbed(True):
         layouts = _where_rows_lie(function, args, seen, world)
         with seen.paused():
-            told = [given[0] for given in world.share([repr(layouts)])]  # a rank may have met an error of its own
-    return layouts if all(one == told[0] for one in told) else []
+            answers = [answer[0] for answer in world.share([repr(layouts)])]  # a rank may have met an error of its own
+    return layouts if all(one == answers[0] for one in answers) else []
 
 
 def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, world: World) -> list[Layout | None]:
@@ -92,8 +92,8 @@ def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, wor
             world.observation = inner
             results = tried(lambda leaf: leaf)
             world.observation = None
-            own = tried(own_form)
-            if inner.mixing is None and not _same([*leaves(results)], [*leaves(own)], args):
+            local = tried(own_form)
+            if inner.mixing is None and not _same([*leaves(results)], [*leaves(local)], args):
                 inner.mixing = "it calculates with the batch size"
             if inner.mixing is None and (trained := _trained(args, results[1])):
                 is_sum = all(map(world.keeps_global, trained))
@@ -141,14 +141,14 @@ def _both_halves(function: Any, args: tuple[Any, ...], scale: float) -> tuple[An
     return outputs, grads if isinstance(grads, tuple) else (grads,)
 
 
-def _same(results: list[tuple[str, Any]], own: list[tuple[str, Any]], args: tuple[Any, ...]) -> bool:
-    if [path for path, _ in results] != [path for path, _ in own]:
+def _same(results: list[tuple[str, Any]], local: list[tuple[str, Any]], args: tuple[Any, ...]) -> bool:
+    if [path for path, _ in results] != [path for path, _ in local]:
         return False
     # Of what every rank has whole, the gradient of its rows is another one.
     plain = [at for at, arg in enumerate(args) if isinstance(arg, Tensor) and not isinstance(arg, BatchTensor)]
     whole = {f"[1][{at}]" for at in plain}
     pairs = [
-        (own_form(left), right) for (path, left), (_, right) in zip(results, own, strict=True) if path not in whole
+        (own_form(left), right) for (path, left), (_, right) in zip(results, local, strict=True) if path not in whole
     ]
     return all(close(left, right) for left, right in pairs if isinstance(left, Tensor) and isinstance(right, Tensor))
 
@@ -185,18 +185,18 @@ class _Twins:
     """Stand for what a function is given: it may write to tensors, and call modules, which count, track and train."""
 
     def __init__(self) -> None:
-        self._held: dict[int, Any] = {}  # of deepcopy: what was given twice is copied once
+        self._memo: dict[int, Any] = {}  # of deepcopy: what was given twice is copied once
         self._modules: list[nn.Module] = []
 
     def of(self, leaf: Any) -> Any:
         """Give what stands for one argument, or for what a function among them is bound to or closes over."""
         if isinstance(leaf, nn.Parameter):  # a module among the arguments has it as well
-            return copy.deepcopy(leaf, self._held)
+            return copy.deepcopy(leaf, self._memo)
         if isinstance(leaf, Tensor):
             twin = leaf.detach().clone()
             return twin if isinstance(leaf, BatchTensor) else twin.requires_grad_(leaf.requires_grad)
         if isinstance(leaf, nn.Module):
-            self._modules.append(copy.deepcopy(leaf, self._held))
+            self._modules.append(copy.deepcopy(leaf, self._memo))
             return self._modules[-1]
         if isinstance(leaf, MethodType):
             return MethodType(self.of(leaf.__func__), self.of(leaf.__self__))
@@ -211,17 +211,17 @@ class _Twins:
         return any(parameter.grad is not None for module in self._modules for parameter in module.parameters())
 
     def _closed_over(self, function: FunctionType) -> FunctionType:
-        if id(function) in self._held:
-            return self._held[id(function)]  # type: ignore[no-any-return]  # it calls itself
+        if id(function) in self._memo:
+            return self._memo[id(function)]  # type: ignore[no-any-return]  # it calls itself
         cells = [CellType() for _ in function.__closure__ or ()]
         twin = FunctionType(
             function.__code__, function.__globals__, function.__name__, function.__defaults__, tuple(cells)
         )
         twin.__kwdefaults__ = function.__kwdefaults__
-        self._held[id(function)] = twin
-        for cell, own in zip(cells, function.__closure__ or (), strict=True):
+        self._memo[id(function)] = twin
+        for cell, original in zip(cells, function.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # nothing was assigned yet
-                held = own.cell_contents
-                is_called = isinstance(held, (nn.Module, MethodType, FunctionType, functools.partial))
-                cell.cell_contents = self.of(held) if is_called else held
+                content = original.cell_contents
+                is_called = isinstance(content, (nn.Module, MethodType, FunctionType, functools.partial))
+                cell.cell_contents = self.of(content) if is_called else content
         return twin

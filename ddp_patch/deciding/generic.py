@@ -38,12 +38,12 @@ def agreed(func: Callable[..., Any], args: Any, kwargs: Any, asked: bool) -> Tri
     """
     world = World.get()
     with same_draws() as draw_again:
-        own = where_rows_lie(func, args, kwargs, world.rank) if asked else TriedCall(None)
+        local = where_rows_lie(func, args, kwargs, world.rank) if asked else TriedCall(None)
         draw_again()
-    every = [given[0] for given in world.share([(own.dims, own.lasts, own.cut)])]
-    if any((dims, cut) != (own.dims, own.cut) for dims, _, cut in every):
+    every = [answer[0] for answer in world.share([(local.dims, local.lasts, local.cut)])]
+    if any((dims, cut) != (local.dims, local.cut) for dims, _, cut in every):
         return TriedCall(None)
-    return dataclasses.replace(own, lasts=all(lasts for _, lasts, _ in every))
+    return dataclasses.replace(local, lasts=all(lasts for _, lasts, _ in every))
 
 
 def where_rows_lie(func: Callable[..., Any], args: Any, kwargs: Any, rank: int) -> TriedCall:
@@ -82,7 +82,7 @@ class _Trials:
     """Calls of a function with some of the rows."""
 
     def __init__(self, func: Callable[..., Any], args: Any, kwargs: Any, cut: set[int], layout: Layout) -> None:
-        self._func, self._given = func, (args, kwargs)
+        self._func, self._arguments = func, (args, kwargs)
         self._cut, self._layout = cut, layout  # tensors that are no batches, by identity
         self._generator = torch.Generator("cpu").manual_seed(0)
         self._generic: dict[int, Tensor] = {}
@@ -109,7 +109,7 @@ class _Trials:
             yield compare(self._result(rows), whole, rows)
 
     def _result(self, rows: RowRuns) -> Any:
-        args, kwargs = map_leaves(lambda leaf: self._some(leaf, rows), self._given)
+        args, kwargs = map_leaves(lambda leaf: self._some(leaf, rows), self._arguments)
         with SplitTrial(torch.nn.Module()) as trial:
             result = self._func(*args, **kwargs)
         self._lasts = self._lasts and not trial.looked and not trial.drew

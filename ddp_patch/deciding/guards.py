@@ -74,10 +74,10 @@ class Guards:
         walk = self._walk()
         return walk.over(value, 0), *walk.deeper()
 
-    def noted(self, given: Iterable[tuple[str, Any]]) -> StateSnapshot:
+    def noted(self, arguments: Iterable[tuple[str, Any]]) -> StateSnapshot:
         """Note what stands outside of the layers, and in what a call is given beside batches."""
         walk = self._walk()
-        for _, leaf in given:
+        for _, leaf in arguments:
             if not isinstance(leaf, (BatchTensor, Opaque)):
                 walk.over(leaf, 0)
         for _ in walk.deeper():
@@ -115,7 +115,7 @@ class Guards:
         self.content = tuple(filter(None, content))
 
 
-def _functions_among(held: dict[str, Any]) -> Iterator[types.FunctionType]:
-    for value in held.values():
+def _functions_among(namespace: dict[str, Any]) -> Iterator[types.FunctionType]:
+    for value in namespace.values():
         some = value.values() if type(value) is dict else value if type(value) in (list, tuple) else (value,)
         yield from (one for one in some if isinstance(one, types.FunctionType))

@@ -53,18 +53,18 @@ class ObservedCall:
         self._call = call
         self._entry = entry
         self._layers = layers
-        self._given = given = as_batches(call.args, call.kwargs, entry)
+        self._arguments = arguments = as_batches(call.args, call.kwargs, entry)
         # Copied now, since forward may write to its arguments.
-        self._copies = (detached(given), detached((entry.args, entry.kwargs))) if is_to_be_tried else None
+        self._copies = (detached(arguments), detached((entry.args, entry.kwargs))) if is_to_be_tried else None
         guards, self._generators = fingerprints.guards(call.module), fingerprints.generators(call)
-        self.seen = observation(call, entry.layout, lambda: guards.noted(leaves(given)))
-        self._as_given = AsGiven(call, given)
-        self.before = guards.noted(leaves(given))
+        self.seen = observation(call, entry.layout, lambda: guards.noted(leaves(arguments)))
+        self._saved_arguments = AsGiven(call, arguments)
+        self.before = guards.noted(leaves(arguments))
         self.outputs: Any = None  # what its forward returned and wrote to containers
         self._wrote: list[torch.Tensor] = []
         if guards.is_truncated:
             self.seen.tied(*MORE_THAN_WATCHED)
-        if any(isinstance(leaf, PackedRows) for _, leaf in leaves(given)):
+        if any(isinstance(leaf, PackedRows) for _, leaf in leaves(arguments)):
             self.seen.tied("it is given packed sequences", "Pack inside: give it the padded batch, and lengths")
 
     def run(self, counting: AbstractContextManager[Any]) -> Any:
@@ -73,20 +73,20 @@ class ObservedCall:
         Args:
             counting: surrounds its forward.
         """
-        call, given = self._call, self._given
-        args, kwargs = given
-        batches = [(leaf, sys.getrefcount(leaf)) for _, leaf in leaves(given) if isinstance(leaf, BatchTensor)]
+        call, arguments = self._call, self._arguments
+        args, kwargs = arguments
+        batches = [(leaf, sys.getrefcount(leaf)) for _, leaf in leaves(arguments) if isinstance(leaf, BatchTensor)]
         with (
-            writing_back(call.args, call.kwargs, given, self._wrote),
-            restored_if_it_fails(self._layers, self.seen, self._generators, self._as_given),
+            writing_back(call.args, call.kwargs, arguments, self._wrote),
+            restored_if_it_fails(self._layers, self.seen, self._generators, self._saved_arguments),
             observed(self._world, self.seen),
             counting,
         ):
             result = call.run(*args, **kwargs)
         if any(type(leaf) is BatchSize for _, leaf in leaves(result)):
             result = map_leaves(numbers, result)
-        self.outputs = self._as_given.containers.with_writes(result)
-        result = self._as_given.containers.write_back(self.outputs)
+        self.outputs = self._saved_arguments.containers.with_writes(result)
+        result = self._saved_arguments.containers.write_back(self.outputs)
         self.seen.check_kept(self.outputs, batches)
         if self._wrote:
             why = "its forward writes to an argument, which is no batch of a loader"
@@ -108,7 +108,7 @@ class ObservedCall:
         """Try the module on copies."""
         assert self._copies is not None
         rows, seen = self._entry.layout.rows(self._world.rank), self.seen
-        with muted(self._world), untouched(self._layers), self._as_given.containers.as_before():
+        with muted(self._world), untouched(self._layers), self._saved_arguments.containers.as_before():
             decision = decide(self._call.module, *self._copies, rows, seen, generators=self._generators)
         if self.before.was_written_to():  # the trial did it, which the call did not: maybe on this rank alone
             self.before.put_back()

@@ -81,9 +81,9 @@ class StateSnapshot:
             if get(name, MISSING) is not seen:
                 with contextlib.suppress(AttributeError, TypeError, KeyError):  # it takes none
                     put(name, seen)
-        for tensor, version, held in self._versions:
-            if tensor._version != version and held is not None and held.shape == tensor.shape:
-                tensor.data.copy_(held)
+        for tensor, version, saved in self._versions:
+            if tensor._version != version and saved is not None and saved.shape == tensor.shape:
+                tensor.data.copy_(saved)
         for thing, kind, copy in self._containers:
             if not _holds(thing, kind, copy):
                 kind.clear(thing)

@@ -29,7 +29,7 @@ class Unobserved:
         world: World,
         fingerprints: Fingerprints,
         call: Call,
-        held: ModuleContents,
+        contents: ModuleContents,
         other: CallMode,
         before: StateSnapshot | None,
     ) -> None:
@@ -39,14 +39,14 @@ class Unobserved:
             world: the ranks.
             fingerprints: of modules.
             call: that cannot be observed.
-            held: by its module.
+            contents: of its module.
             other: how it is carried out if not on rows.
             before: what stood before a call that failed.
         """
         self._world = world
         self._fingerprints = fingerprints
         self._call = call
-        self._held = held
+        self._contents = contents
         self._other = other
         self._before = before
 
@@ -57,39 +57,39 @@ class Unobserved:
             entry: how its arguments are cut.
         """
         most = max(2, min(*entry.layout.counts, _ROWS_TRIED))
-        given = as_batches(self._call.args, self._call.kwargs, entry)
+        arguments = as_batches(self._call.args, self._call.kwargs, entry)
         with muted(self._world):
-            whole, part = first_rows(*given, most), first_rows(*given, most // 2)
-        _, told = self._tried(whole, part, RowRuns(((0, most // 2),), most))
-        decision = agreed(self._world, told)
+            whole, part = first_rows(*arguments, most), first_rows(*arguments, most // 2)
+        _, local = self._tried(whole, part, RowRuns(((0, most // 2),), most))
+        decision = agreed(self._world, local)
         if decision.how is CallMode.ROWS and (decision.is_sized or entry.layout.pieces):
-            decision = self._of_its_size(given, entry, decision)
+            decision = self._of_its_size(arguments, entry, decision)
             return dataclasses.replace(decision, is_sized=decision.how is CallMode.ROWS)
         return decision
 
-    def _of_its_size(self, given: Arguments, entry: Entry, decision: SplitDecision) -> SplitDecision:
+    def _of_its_size(self, arguments: Arguments, entry: Entry, decision: SplitDecision) -> SplitDecision:
         """Try all rows against this rank's.
 
         A few rows are on one side of what a forward compares their number with, and are neighbours.
         """
         with muted(self._world):
-            whole = whole_arguments(*given)
+            whole = whole_arguments(*arguments)
         rows = entry.layout.rows(self._world.rank)
         try:
-            how, told = self._tried(whole, detached((entry.args, entry.kwargs)), rows)
+            how, local = self._tried(whole, detached((entry.args, entry.kwargs)), rows)
         except Exception as error:
             if not is_of_machine(error):
                 raise
             how = CallMode.WHOLE
         # All rows may be more than this rank has room for, or than the forward takes.
-        return agreed(self._world, decision if how is CallMode.WHOLE else told)
+        return agreed(self._world, decision if how is CallMode.WHOLE else local)
 
     def _tried(self, whole: Arguments, part: Arguments, rows: RowRuns) -> tuple[CallMode, SplitDecision]:
         """Give what a trial says, and the decision that it leads to."""
-        self._fingerprints.of(self._call.module, self._held)  # as the call has left it that failed
+        self._fingerprints.of(self._call.module, self._contents)  # as the call has left it that failed
         guards = self._fingerprints.guards(self._call.module)
         before = guards.noted(self._call.leaves)
         generators = self._fingerprints.generators(self._call)
-        with muted(self._world), untouched(self._held.layers):
+        with muted(self._world), untouched(self._contents.layers):
             decision = decide(self._call.module, whole, part, rows, vector=self._call.vector, generators=generators)
         return decision.how, of_few_rows(decision, guards, before, self._other, self._before or before)

@@ -97,17 +97,17 @@ class Walk:
     def _module(self, thing: nn.Module, depth: int) -> Any:
         if any(thing is layer for layer in self._layers):
             return self.number(thing)
-        held = []
+        found = []
         for layer in thing.modules():
-            held.append(self.number(layer))
+            found.append(self.number(layer))
             self.standing.size(vars(layer))
             if isinstance(layer._modules, dict):  # a ScriptModule's is torch's own
                 self.standing.container(layer._modules)
-            held += [(n, self.visit(vars(layer), n, depth)) for n in vars(layer) if n not in OF_TORCH]
+            found += [(n, self.visit(vars(layer), n, depth)) for n in vars(layer) if n not in OF_TORCH]
             if not isinstance(layer, torch.jit.ScriptModule):  # which keeps its own
-                held += [(n, self.visit(layer._buffers, n, depth)) for n in layer._buffers]  # weights given later, say
-            held += self.kinds(layer, depth)
-        return tuple(held)
+                found += [(n, self.visit(layer._buffers, n, depth)) for n in layer._buffers]  # weights given later, say
+            found += self.kinds(layer, depth)
+        return tuple(found)
 
     def kinds(self, layer: nn.Module, depth: int) -> list[Any]:
         """Walk the classes of a layer, with the one that stands for the author's, which a script may write to."""
@@ -118,17 +118,17 @@ class Walk:
         if not isinstance(thing, (tuple, frozenset)):
             self.standing.container(thing)
         items = items_in(thing)
-        held = type(thing).__name__, tuple(map(self._item(items), items, itertools.repeat(depth)))
-        return (*held, self.instance(thing, depth)) if is_own(type(thing)) else held
+        contents = type(thing).__name__, tuple(map(self._item(items), items, itertools.repeat(depth)))
+        return (*contents, self.instance(thing, depth)) if is_own(type(thing)) else contents
 
     def _mapping(self, thing: dict[Any, Any], depth: int) -> Any:
         self.standing.container(thing)
         items = [*built_in(thing).items(thing)]
         walked = self._item(items)
-        held = tuple((walked(key, depth), walked(item, depth)) for key, item in items)
+        contents = tuple((walked(key, depth), walked(item, depth)) for key, item in items)
         if isinstance(thing, collections.defaultdict):
-            held = (*held, self.over(thing.default_factory, depth))
-        return (*held, self.instance(thing, depth)) if is_own(type(thing)) else held
+            contents = (*contents, self.over(thing.default_factory, depth))
+        return (*contents, self.instance(thing, depth)) if is_own(type(thing)) else contents
 
     def _item(self, container: Any) -> Callable[[Any, int], Any]:
         """Give what walks the items of a container: those of a long one, as a lexicon, are told by identity."""
@@ -149,33 +149,33 @@ class Walk:
         if code.co_filename.startswith(OURS):
             return None
         names = names_in(code)
-        held = [self.number(code)]
-        own = is_own_file(code.co_filename)
-        if own:
+        contents = [self.number(code)]
+        is_scripts = is_own_file(code.co_filename)
+        if is_scripts:
             self.names |= names.mentioned
         for name in names.looked_up:
-            if name in thing.__globals__ or (own and not hasattr(builtins, name)):  # it may be there later
-                held.append((name, self.visit(thing.__globals__, name, depth, own)))
-        for name in names.imported if own else ():
-            held.append((name, self.visit(sys.modules, resolved(name, thing), depth)))
+            if name in thing.__globals__ or (is_scripts and not hasattr(builtins, name)):  # it may be there later
+                contents.append((name, self.visit(thing.__globals__, name, depth, is_scripts)))
+        for name in names.imported if is_scripts else ():
+            contents.append((name, self.visit(sys.modules, resolved(name, thing), depth)))
         for name, cell in zip(code.co_freevars, thing.__closure__ or (), strict=True):
             value = content_of(cell)
             get = functools.partial(content_of, cell)
             self.standing.place(get, "cell_contents", value, functools.partial(put_attribute, cell))
-            held.append((name, self._followed(value, depth, own)))
-        if own:
+            contents.append((name, self._followed(value, depth, is_scripts)))
+        if is_scripts:
             for name in ("__code__", "__defaults__", "__kwdefaults__"):
                 get, put = functools.partial(getattr, thing), functools.partial(put_attribute, thing)
                 self.standing.place(get, name, getattr(thing, name), put)
-            held.append(self.over(thing.__defaults__, depth))
-            held.append(self.over(thing.__kwdefaults__, depth))
-            held.append(self._own_attributes(thing, depth))
+            contents.append(self.over(thing.__defaults__, depth))
+            contents.append(self.over(thing.__kwdefaults__, depth))
+            contents.append(self._own_attributes(thing, depth))
         else:
             forms = getattr(thing, "registry", None)  # of functools.singledispatch
-            held += [
+            contents += [
                 self.over(form, depth) for form in (forms.values() if isinstance(forms, types.MappingProxyType) else ())
             ]
-        return tuple(held)
+        return tuple(contents)
 
     def _own_attributes(self, thing: types.FunctionType, depth: int) -> Any:
         namespace = vars(thing)
@@ -196,44 +196,44 @@ class Walk:
     def _class(self, thing: type, depth: int) -> Any:
         if thing in _WRITTEN_IN_C or thing.__module__.startswith(("torch.", "builtins")):
             return self.number(thing)
-        own = is_own(thing)
+        is_scripts = is_own(thing)
         namespace = vars(thing)
         self.standing.size(namespace)
-        held: list[Any] = []
+        contents: list[Any] = []
         for name, value in [*namespace.items()]:
             if name == MARK or (name[:2] == "__" and not isinstance(value, types.FunctionType)):
                 continue
-            if isinstance(value, types.FunctionType) and not own:
-                held.append(self.over(value, depth))
-            elif own or type(value) in PLAIN:
-                held.append((name, self.visit(namespace, name, depth, put=functools.partial(put_attribute, thing))))
+            if isinstance(value, types.FunctionType) and not is_scripts:
+                contents.append(self.over(value, depth))
+            elif is_scripts or type(value) in PLAIN:
+                contents.append((name, self.visit(namespace, name, depth, put=functools.partial(put_attribute, thing))))
             else:
                 self.standing.place(namespace.get, name, value)
-        bases = thing.__bases__ if own and not issubclass(thing, nn.Module) else ()
+        bases = thing.__bases__ if is_scripts and not issubclass(thing, nn.Module) else ()
         above = [self.over(base, depth) for base in (*bases, *([type(thing)] if is_own(type(thing)) else ()))]
-        return (*(content for content in held if not is_empty(content)), *above)
+        return (*(content for content in contents if not is_empty(content)), *above)
 
     def instance(self, thing: Any, depth: int) -> Any:
         """Walk what a thing of some class holds."""
         kind = type(thing)
         if kind.__module__ == "builtins" or (kind.__module__ in sys.stdlib_module_names and kind not in NAMESPACES):
             return self.number(thing)
-        own = is_own(kind)
-        held: list[Any] = [kind.__qualname__]
+        is_scripts = is_own(kind)
+        contents: list[Any] = [kind.__qualname__]
         if hasattr(thing, "__dict__"):
             namespace = vars(thing)
             self.standing.size(namespace)
             for name in [*namespace]:
-                if own and (name in self.names or ANY in self.names):
-                    held.append((name, self.visit(namespace, name, depth)))
-                elif not own and name[:2] != "__":
-                    held.append((name, self.visit(namespace, name, depth, follow=False)))
-        for name in dict.fromkeys(name for base in kind.__mro__ for name in slots_of(base)) if own else ():
+                if is_scripts and (name in self.names or ANY in self.names):
+                    contents.append((name, self.visit(namespace, name, depth)))
+                elif not is_scripts and name[:2] != "__":
+                    contents.append((name, self.visit(namespace, name, depth, follow=False)))
+        for name in dict.fromkeys(name for base in kind.__mro__ for name in slots_of(base)) if is_scripts else ():
             get = functools.partial(getattr, thing)
             value = get(name, MISSING)
             self.standing.place(get, name, value, functools.partial(put_attribute, thing))
-            held.append((name, self.over(value, depth)))
-        return tuple(held), self.over(kind, depth) if own else None
+            contents.append((name, self.over(value, depth)))
+        return tuple(contents), self.over(kind, depth) if is_scripts else None
 
 
 _WALKS: list[tuple[Any, Callable[[Walk, Any, int], Any]]] = [
