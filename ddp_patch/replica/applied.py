@@ -16,7 +16,7 @@ from ..batch.world import World
 from ..calling.calls import Call
 from .replicas import Replicas
 
-_GIVEN = (Tensor, bool, int, float, complex, str, type(None), torch.Size, torch.dtype)
+_ARGUMENT_TYPES = (Tensor, bool, int, float, complex, str, type(None), torch.Size, torch.dtype)
 _MADE_IN_CALLS = "<locals>"  # of the name of a class that a function makes, perhaps another one each time
 
 
@@ -45,7 +45,7 @@ class AppliedFunctions:
         """Start without any."""
         self._replicas = replicas
         self._world = world
-        self._known: dict[Any, Applied] = {}
+        self._applied: dict[Any, Applied] = {}
         self._running: list[Applied] = []
 
     def takes(self, function: Any, args: tuple[Any, ...]) -> Applied | None:
@@ -61,14 +61,14 @@ class AppliedFunctions:
             return None
         if World.current is not world or world.skips_collectives or world.muted.get() or world.reading.get():
             return None
-        if not all(isinstance(arg, _GIVEN) for arg in args) or _MADE_IN_CALLS in function.__qualname__:
+        if not all(isinstance(arg, _ARGUMENT_TYPES) for arg in args) or _MADE_IN_CALLS in function.__qualname__:
             return None
         if world.fetching.get():
             return None
-        stands = self._known.get(function)
+        stands = self._applied.get(function)
         if stands is None:
             kind = type(f"{function.__name__}.apply", (Applied,), {})
-            stands = self._known[function] = kind(function)
+            stands = self._applied[function] = kind(function)
         return None if stands in self._running else stands
 
     def call(self, stands: Applied, args: tuple[Any, ...]) -> Any:

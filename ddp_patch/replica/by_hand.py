@@ -45,13 +45,13 @@ class ByHand:
         self._in_lockstep = in_lockstep
         self._adopt = adopt
         self._greet = greet
-        self._known: Any = WeakIdKeyDictionary()  # in the order in which they were met
+        self._parameters: Any = WeakIdKeyDictionary()  # in the order in which they were met
         self._norms: Any = WeakIdKeyDictionary()  # of what a backward reached, since the last call of a module
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """Give them as an optimizer does."""
-        return [{"params": list(self._known.keys())}]
+        return [{"params": list(self._parameters.keys())}]
 
     def note_leaves(self, reached: Iterable[Any]) -> None:
         """A gradient is computed for leaves: remember the parameters among them, if there never was an optimizer.
@@ -61,12 +61,14 @@ class ByHand:
         """
         if self._models.trained.has_optimizers or not self._is_scripts():
             return
-        if self._known:
+        if self._parameters:
             self._greet()
         # A rank's rows may need less of a model's parameters than another's.
         owned = self._models.registry.ids() if self._adopt else ()
         for leaf in reached:
-            if isinstance(leaf, nn.Parameter) and not (leaf in self._known or leaf in self._norms or id(leaf) in owned):
+            if isinstance(leaf, nn.Parameter) and not (
+                leaf in self._parameters or leaf in self._norms or id(leaf) in owned
+            ):
                 self._norms[leaf] = _norm(leaf)
         if self._norms:
             self._discovery.start()
@@ -98,9 +100,9 @@ class ByHand:
                     "torch.optim.SGD(model.parameters(), lr), or view='global'; or model.requires_grad_(False), if "
                     "nothing is trained."
                 )
-        elif any(given[0] for given in self._world.share([has_changed])):
+        elif any(answer[0] for answer in self._world.share([has_changed])):
             for leaf in self._norms:
-                self._known[leaf] = True
+                self._parameters[leaf] = True
             self._adopt(self)
             return
         if not self._models.trained.ids():
@@ -108,6 +110,6 @@ class ByHand:
 
 
 def _norm(leaf: nn.Parameter) -> float:
-    held = leaf.detach()
-    norm = (held.abs() if held.is_complex() else held).double().norm()
+    values = leaf.detach()
+    norm = (values.abs() if values.is_complex() else values).double().norm()
     return float(norm.nan_to_num().item())

@@ -75,9 +75,9 @@ class Registry:
         replicas, trained = list(self._replicas.values()), self._trained.of_living()
         if not replicas:
             return
-        own = [trained.isdisjoint(map(id, replica.module.parameters())) for replica in replicas]
+        untrained = [trained.isdisjoint(map(id, replica.module.parameters())) for replica in replicas]
         # An optimizer in a cycle goes when the garbage collector of a rank comes by.
-        of_ranks = [given[0] for given in self._world.share([own])]
+        of_ranks = [answer[0] for answer in self._world.share([untrained])]
         for replica, flags in zip(replicas, zip(*of_ranks, strict=True), strict=True):
             if all(flags):
                 del self._replicas[id(replica.module)]
@@ -110,9 +110,9 @@ class Registry:
 
         That is one around it, or, where a script makes a ``Sequential`` of some layers in each step, the first of them.
         """
-        own = self._replicas.get(id(module))
-        if own is not None:
-            return own
+        replica = self._replicas.get(id(module))
+        if replica is not None:
+            return replica
         around = next((outer for outer in self._replicas.values() if outer.holds(module)), None)
         ids = self._ids(module)
         if around is not None or not ids:

@@ -61,10 +61,10 @@ class Replica:
         self._returns = 0  # to some of these, each after a few forwards
         self._stood = 0  # forwards for the present ones
 
-    def prepare(self, held: ModuleContents) -> None:
+    def prepare(self, contents: ModuleContents) -> None:
         """Keep gradients global from the coming call on, however it is carried out."""
         if torch.is_grad_enabled() and not self.in_backward:
-            self._renew(held)
+            self._renew(contents)
 
     def run(self, call: Call, entry: Entry) -> Any:
         """Compute this rank's rows: through DDP where TorchDynamo asks it at which layers gradients leave."""
@@ -84,17 +84,17 @@ class Replica:
         """Whether a backward of the script is running."""
         return self.sync is not None and self.sync.in_backward
 
-    def hook_outputs(self, outputs: Any, given: list[tuple[str, Any]]) -> Any:
+    def hook_outputs(self, outputs: Any, inputs: list[tuple[str, Any]]) -> Any:
         """Hook a call's outputs, so that a backward from them brings DDP to each.
 
         Args:
             outputs: of a call, hooked already or not.
-            given: what it was called with.
+            inputs: what it was called with.
         """
         sync = self.sync
         if sync is None or sync.in_backward or not torch.is_grad_enabled():
             return outputs
-        return sync.hook_outputs(outputs, given)
+        return sync.hook_outputs(outputs, inputs)
 
     def holds(self, module: nn.Module) -> bool:
         """Tell whether a module is inside."""
@@ -108,18 +108,18 @@ class Replica:
         self._ddp = None
         self.sync = self._fitting = None
 
-    def fits(self, held: ModuleContents) -> bool:
+    def fits(self, contents: ModuleContents) -> bool:
         """Tell whether DDP still stands for the module's parameters."""
         sync = self.sync
         if sync is None or sync.broken or sync.is_stale or list(map(_dtype, sync.parameters)) != sync.dtypes:
             return False
-        trainable = held.trainable()
+        trainable = contents.trainable()
         if trainable is not self._fitting and trainable == sync.ids:
             self._fitting = trainable
         return trainable is self._fitting
 
-    def _renew(self, held: ModuleContents) -> None:
-        if self.fits(held):
+    def _renew(self, contents: ModuleContents) -> None:
+        if self.fits(contents):
             self._fewer = 0
             self._stood += 1
             if self._is_to_be_tried() or self._has_settled():
@@ -128,7 +128,7 @@ class Replica:
                 gc.collect()  # DDP is in cycles, and its hooks stay on the parameters as long as it does (torch 2.13)
                 self._build()
             return
-        trainable, sync = held.trainable(), self.sync
+        trainable, sync = contents.trainable(), self.sync
         is_whole = sync is not None and not (sync.broken or sync.is_stale)
         if not trainable:
             if not is_whole:
@@ -183,8 +183,8 @@ class Replica:
             self._built = self._backwards.tuning.built(self.module, described(self.module), dense)
             options, after = self._built.options, self._built.powersgd_after
             # DDP would compress what is no gradient, or take it for unused.
-            is_told_otherwise = options.comm_hook is not None or options.static_graph or options.find_unused_parameters
-            flags = Flags(dense, self._world, with_buckets=not is_told_otherwise)
+            has_ddp_options = options.comm_hook is not None or options.static_graph or options.find_unused_parameters
+            flags = Flags(dense, self._world, with_buckets=not has_ddp_options)
             with self._world.collective("the making of DDP"):
                 self._ddp = self._job.wrapping.wrap(
                     self.module,
@@ -225,11 +225,11 @@ def parameters_elsewhere(module: nn.Module) -> list[nn.Parameter]:
 
 def sparse_parameters(module: nn.Module) -> list[nn.Parameter]:
     """Weights whose gradients are sparse; DDP cannot reduce them in a step that leaves them unused (torch 2.13)."""
-    met = set(map(id, met_sparse()))
+    sparse_ids = set(map(id, met_sparse()))
     of_layers = [
         cast(nn.Parameter, layer.weight)
         for layer in module.modules()
         if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.sparse and layer.weight.requires_grad
     ]
-    by_themselves = [p for p in module.parameters() if id(p) in met and p.requires_grad]
+    by_themselves = [p for p in module.parameters() if id(p) in sparse_ids and p.requires_grad]
     return list({id(p): p for p in (*of_layers, *by_themselves)}.values())

@@ -134,8 +134,8 @@ class Replicas:
         return self.hooks.around(call, self._call, "force_eager" if self.forwards.opened else "default")
 
     def _call(self, call: Call) -> Any:
-        held = self.census.of(call.module)
-        if self.hooks.needs_whole(call.module, held):
+        contents = self.census.of(call.module)
+        if self.hooks.needs_whole(call.module, contents):
             self._world.ledger.on_whole[described(call.module)] = "hooks on all modules, or of register_backward_hook"
             return self.forwards.on_whole(call)
         entry = self.decisions.enter(call, self.rows, self.forwards.opened == 0, self.forwards.items)
@@ -143,30 +143,30 @@ class Replicas:
             return self.forwards.on_whole(call)
         if entry.unclear:
             return self.forwards.unclear(call, entry.unclear)
-        if held.is_substituted:
+        if contents.is_substituted:
             self._world.ledger.note(f"{described(call.module)}: functional_call computes the whole batch")
             return self.forwards.on_whole(call)
         if self.forwards.opened:
-            return self._entered(call, entry, held, None)[0]
-        if held.is_empty():
+            return self._entered(call, entry, contents, None)[0]
+        if contents.is_empty():
             self._world.ledger.on_whole[described(call.module)] = "parameters that hold no numbers yet: lazy or meta"
             return self.forwards.on_whole(call)
         replica = self.registry.keeping(call.module) or self.registry.make(call.module)
         self._look_at(call.module)
-        replica.prepare(held if replica.module is call.module else self.census.of(replica.module))
+        replica.prepare(contents if replica.module is call.module else self.census.of(replica.module))
         if self._shares is None:
-            result, is_hooked = self._entered(call, entry, held, replica)
+            result, is_hooked = self._entered(call, entry, contents, replica)
         else:
             with self._shares.counted(call.module, entry.layout, lambda: self._news):
-                result, is_hooked = self._entered(call, entry, held, replica)
+                result, is_hooked = self._entered(call, entry, contents, replica)
         return result if is_hooked else replica.hook_outputs(result, call.leaves)
 
-    def _entered(self, call: Call, entry: Entry, held: ModuleContents, replica: Replica | None) -> tuple[Any, bool]:
+    def _entered(self, call: Call, entry: Entry, contents: ModuleContents, replica: Replica | None) -> tuple[Any, bool]:
         """Compute a call, and tell whether what comes out has the replica's hooks."""
-        if self.hooks.inside(call.module, held):
+        if self.hooks.inside(call.module, contents):
             self._world.may_assume = False
             self._world.ledger.on_batches[described(call.module)] = "a module inside it has hooks, which see batches"
-            self._news = self._news or self.hooks.is_new(call.module, held)
+            self._news = self._news or self.hooks.is_new(call.module, contents)
             return self.forwards.opened_up(call, entry), False
         if entry.is_of_several or entry.items is not None:
             key = id(call.module), call.module.training
@@ -174,7 +174,7 @@ class Replicas:
             self._uncut[key] = call.module
             self._world.ledger.on_batches[described(call.module)] = _OF_SEVERAL if entry.items is None else _OF_ITEMS
             return self.forwards.opened_up(call, entry), False
-        form = self.decisions.form(call, entry, held)
+        form = self.decisions.form(call, entry, contents)
         decision = self.decisions.lookup(call, entry, form)
         how = self.recall.of(call.module) if self.recall.is_on else None
         is_first = how is None and decision is None
@@ -199,7 +199,7 @@ class Replicas:
         if how is CallMode.OBSERVED:
             with self.forwards.closed(), compiled.stance("force_eager"):
                 return self.forwards.on_batches(call, entry), False
-        result = self.forwards.on_rows(call, entry, decision or _SEEN_ELSEWHERE, held, replica)
+        result = self.forwards.on_rows(call, entry, decision or _SEEN_ELSEWHERE, contents, replica)
         if result is not REFUSED:
             return result, not call.vector
         self.decisions.withdraw(call, form, "torch.compile(fullgraph=True) lets no ranks meet in its forward")

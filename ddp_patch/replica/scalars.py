@@ -41,17 +41,17 @@ class Scalars:
 
     def learn(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -> None:
         """Try the module on a batch and its halves, once for each mode. Before the call, which may leave a graph."""
-        known = self._adds_up.setdefault(module, {})
+        adds_up = self._adds_up.setdefault(module, {})
         tries = self._tries.get(module, 0)
-        if module.training in known and (tries >= self._TRIES or None not in known[module.training].values()):
+        if module.training in adds_up and (tries >= self._TRIES or None not in adds_up[module.training].values()):
             return
         rows, at = batch_of(args, kwargs, dim)
         if rows is None or rows < 2:
             return
         self._tries[module] = tries + 1
         args, kwargs = whole_arguments(args, kwargs)
-        own = self._try(module, args, kwargs, rows, at)
-        known[module.training] = self._world.share([own])[0][0]  # rank 0's view of it, to decide alike
+        local = self._try(module, args, kwargs, rows, at)
+        adds_up[module.training] = self._world.share([local])[0][0]  # rank 0's view of it, to decide alike
 
     def as_vectors(self, module: nn.Module, result: Any, rows: int | None, at: int) -> Any:
         """One value per device that DataParallel would have used."""
@@ -59,7 +59,7 @@ class Scalars:
         if not paths:
             return result
         count = self._world.size if rows is None else min(rows, self._world.size)
-        known = self._adds_up.get(module, {}).get(module.training, {})
+        adds_up = self._adds_up.get(module, {}).get(module.training, {})
 
         def vector(leaf: Any) -> Any:
             if id(leaf) not in paths:
@@ -67,14 +67,14 @@ class Scalars:
             path = paths[id(leaf)]
             if rows is None or rows < 2:  # every device computes the same, or there is one
                 return leaf.reshape(1).repeat(count)
-            if path not in known:
+            if path not in adds_up:
                 raise BatchError(
                     f"{type(module).__name__} under nn.DataParallel returned a 0-dim tensor (output{path}) for a batch "
                     f"that was not dealt to the ranks, and it could not be tried on parts of the batch, so it cannot "
                     "be told what each device would have returned. Return one entry per row from forward and reduce "
                     "over them outside, or write nn.DataParallel(model, device_ids=[0]) for the scalar itself."
                 )
-            if not known[path] or leaf.dtype is torch.bool:
+            if not adds_up[path] or leaf.dtype is torch.bool:
                 return leaf.reshape(1).repeat(count)
             if leaf.is_floating_point() or leaf.is_complex():
                 return (leaf / count).reshape(1).repeat(count)
@@ -96,13 +96,13 @@ class Scalars:
                 )
         except Exception:  # noqa: BLE001 — it runs the author's code; as_vectors says what follows, if it matters
             return {}
-        told: dict[str, bool | None] = {}
+        adds_up: dict[str, bool | None] = {}
         for path, value in whole.items():
             if path in first and path in second:
                 together = first[path] + second[path]
                 mean = (first[path] * half + second[path] * (few - half)) / few
-                told[path] = None if together == mean else abs(value - together) < abs(value - mean)
-        return told
+                adds_up[path] = None if together == mean else abs(value - together) < abs(value - mean)
+        return adds_up
 
 
 def batch_of(args: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -> tuple[int | None, int]:
