@@ -112,7 +112,7 @@ def unet_with_dice() -> Iterator[float]:
     """A loss over all pixels of the batch."""
     model = UNet()
     optimizer = torch.optim.Adam(model.parameters())
-    for x, _ in loader(1, 8, 8):
+    for x, _ in loader(1, 12, 12):
         mask, wanted = model(x), (x > 0).double()
         dice = (2 * (mask * wanted).sum() + 1) / (mask.sum() + wanted.sum() + 1)
         yield stepped(optimizer, F.binary_cross_entropy(mask, wanted) + 1 - dice)
@@ -879,3 +879,50 @@ def spiking() -> Iterator[float]:
     for x, y in loader(16):
         model.potential = torch.zeros(1)
         yield stepped(optimizer, F.cross_entropy(sum(model(x) for _ in range(4)), y))
+
+
+@kind
+def diffusion() -> Iterator[float]:
+    """A denoiser inside of a model that noises pictures, and weighs and averages the errors itself."""
+
+    class Diffusion(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Conv2d(2, 16, 3, padding=1), nn.SiLU(), nn.Conv2d(16, 1, 3, padding=1))
+            self.register_buffer("kept", torch.linspace(0.99, 0.01, 100))
+
+        def forward(self, x: Tensor, steps: Tensor, noise: Tensor) -> Tensor:
+            kept = self.kept[steps].view(-1, 1, 1, 1)
+            noisy = kept.sqrt() * x + (1 - kept).sqrt() * noise
+            predicted = self.net(torch.cat([noisy, kept.expand_as(x)], 1))
+            errors = F.mse_loss(predicted, noise, reduction="none").flatten(1).mean(1)
+            return (errors / (1 + kept.flatten())).mean()
+
+    model = Diffusion()
+    optimizer = torch.optim.Adam(model.parameters())
+    for x, _ in loader(1, 12, 12):
+        yield stepped(optimizer, model(x, torch.randint(0, 100, (len(x),)), torch.randn(x.shape)))
+
+
+@kind
+def norm_by_hand() -> Iterator[float]:
+    """An encoder that normalises codes over the batch by hand, and wants all of them used on average."""
+
+    class Codes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder, self.decoder = nn.Linear(16, 64), nn.Linear(64, 16)
+            self.scale = nn.Parameter(torch.ones(64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = self.encoder(x)
+            mean = hidden.mean(0)
+            var = (hidden - mean).square().mean(0)
+            codes = ((hidden - mean) / (var + 1e-5).sqrt() * self.scale).softmax(1)
+            used = codes.mean(0)
+            return (self.decoder(codes) - x).square().mean() + 0.1 * (used * used.log()).sum()
+
+    model = Codes()
+    optimizer = torch.optim.Adam(model.parameters())
+    for x, _ in loader(16):
+        yield stepped(optimizer, model(x))
