@@ -87,7 +87,7 @@ class Session(Once):
         world.computes_rows = lambda: forwards.computes_rows
         world.keeps_global = functools.partial(forwards.keeps_global, self.replicas.backwards.trains)
         world.unruled_calls.agreed = generic.agreed
-        world.own_draws = self.replicas.stream.entered
+        world.local_draws = self.replicas.stream.entered
         world.trains = lambda tensor: id(tensor) in self.replicas.trained.ids()
         grow = self.options.batch == "per_device"
         self.loaders = Loaders(self.replicas, self.job, world, self.options.timeout, grow=grow)

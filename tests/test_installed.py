@@ -11,14 +11,14 @@ import torch
 from conftest import PATIENCE
 
 from ddp_patch import installed
-from ddp_patch.calling.own import is_own_file
+from ddp_patch.calling.scripts_code import is_scripts_file
 from ddp_patch.effects import callers
 
 
 @pytest.fixture(autouse=True)
 def _forgets():
     yield
-    for function in (installed.is_installed, installed._others, installed._packages_in, is_own_file):
+    for function in (installed.is_installed, installed._others, installed._packages_in, is_scripts_file):
         function.cache_clear()
 
 
@@ -33,15 +33,15 @@ def test_packages_of_a_folder_that_pip_was_told(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(tmp_path / "target"), *sys.path])
     for name in ("some/module.py", "some/__init__.py", "one.py"):
         assert installed.is_installed(str(tmp_path / "target" / name))
-        assert not is_own_file(str(tmp_path / "target" / name))
+        assert not is_scripts_file(str(tmp_path / "target" / name))
     for name in ("target/train.py", "target/something.py", "target2/some/module.py", "bin/some"):
-        assert is_own_file(str(tmp_path / name))
+        assert is_scripts_file(str(tmp_path / name))
 
 
 def test_a_project_that_is_worked_on_is_its_authors(tmp_path, monkeypatch):
     install(tmp_path, record="")
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path), str(tmp_path / "a.zip"), str(tmp_path / "none")])
-    assert is_own_file(str(tmp_path / "some" / "module.py"))
+    assert is_scripts_file(str(tmp_path / "some" / "module.py"))
 
 
 def test_torch_is_a_package_where_its_source_is(monkeypatch):

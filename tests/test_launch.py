@@ -79,10 +79,10 @@ def test_one_rank_per_accelerator():
 
 
 def test_own_command_keeps_flags_modules_and_arguments():
-    assert program.own_command(["python", "-u", "s.py", "-m", "x"], "/py") == ["/py", "-u", "s.py", "-m", "x"]
-    assert program.own_command(["python", "-m", "pkg", "1"], "/py") == ["/py", "-m", "pkg", "1"]
-    assert program.own_command(["python", "t.py", "--out", "-"], "/py") == ["/py", "t.py", "--out", "-"]
-    assert program.own_command(["python", "-uW", "ignore", "-m", "pkg"], "/py")[1:] == ["-uW", "ignore", "-m", "pkg"]
+    assert program.script_command(["python", "-u", "s.py", "-m", "x"], "/py") == ["/py", "-u", "s.py", "-m", "x"]
+    assert program.script_command(["python", "-m", "pkg", "1"], "/py") == ["/py", "-m", "pkg", "1"]
+    assert program.script_command(["python", "t.py", "--out", "-"], "/py") == ["/py", "t.py", "--out", "-"]
+    assert program.script_command(["python", "-uW", "ignore", "-m", "pkg"], "/py")[1:] == ["-uW", "ignore", "-m", "pkg"]
     for typed in (
         ["python"],
         ["python", "-"],
@@ -92,7 +92,7 @@ def test_own_command_keeps_flags_modules_and_arguments():
         ["python", "-q"],
     ):
         with pytest.raises(LaunchError, match="python -m ddp_patch --nproc 2"):
-            program.own_command(typed, "/py")
+            program.script_command(typed, "/py")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_notebooks_kernel_is_not_started_again():
         with pytest.raises(
             LaunchError, match=r"kernel of a notebook.*ddp_patch\.launch\(train, nproc=2\), or @ddp_patch"
         ):
-            program.own_command(argv, "/py")
+            program.script_command(argv, "/py")
 
 
 @pytest.mark.slow

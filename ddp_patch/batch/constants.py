@@ -22,13 +22,13 @@ def on_constants(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if world.observation is not None:
         raise below_torch(function_name(func))
     with world.working_on_whole(func):
-        result = func(*nested(whole_of, args), **nested(whole_of, kwargs))
+        result = func(*nested(full_tensor_of, args), **nested(full_tensor_of, kwargs))
     target = kwargs.get("out", args[0] if args else None)
     if isinstance(target, BatchTensor) and target._whole is not None and writes_in_place(func, kwargs):
         note_write(target._whole)
     return result
 
 
-def whole_of(value: Any) -> Any:
+def full_tensor_of(value: Any) -> Any:
     """Give the whole of a batch; anything else itself."""
     return full_tensor(value) if isinstance(value, BatchTensor) else value

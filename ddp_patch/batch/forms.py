@@ -87,7 +87,7 @@ def source_of(batch: BatchTensor) -> tuple[Tensor, bool]:
     return batch._whole, True
 
 
-def known_whole(batch: BatchTensor) -> Tensor | None:
+def full_tensor_if_gathered(batch: BatchTensor) -> Tensor | None:
     """The whole batch, if this rank has it: no communication."""
     whole, rows = batch._whole, batch._rows
     if whole is None or batch._is_aliased or version(whole) != batch._whole_seen or holders_of(rows):

@@ -53,8 +53,8 @@ def noted(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], layout: Lay
         layout: of the batch that the forward works on.
     """
     where: dict[int | str, RowPlacement] = {}
-    given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
-    for key, value in given:
+    arguments: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+    for key, value in arguments:
         if not isinstance(value, BatchTensor):
             if isinstance(value, Tensor) and value.requires_grad:
                 return None  # a weight that is trained: its gradient would have to be summed

@@ -230,15 +230,17 @@ class Observation:
         finally:
             self._paused = before
 
-    def check_kept(self, outputs: Any, given: list[tuple[Any, int]]) -> None:
+    def check_kept(self, outputs: Any, arguments: list[tuple[Any, int]]) -> None:
         """Note batches that are still held by something else than the outputs.
 
         Args:
             outputs: of the forward.
-            given: batches among its arguments, with ``sys.getrefcount`` of each before the call.
+            arguments: batches among its arguments, with ``sys.getrefcount`` of each before the call.
         """
         returned = [leaf for _, leaf in leaves(outputs)]
         ids = {id(leaf) for leaf in returned} | self._excused
-        kept = [batch for held in self._made.values() if (batch := held()) is not None and id(batch) not in ids]
-        if kept or any(id(batch) not in ids and sys.getrefcount(batch) > count for batch, count in given):
+        kept = [
+            batch for reference in self._made.values() if (batch := reference()) is not None and id(batch) not in ids
+        ]
+        if kept or any(id(batch) not in ids and sys.getrefcount(batch) > count for batch, count in arguments):
             self.tied("its forward keeps a batch for later", "Return it instead")

@@ -23,7 +23,7 @@ _pack, _pad = rnn.pack_padded_sequence, rnn.pad_packed_sequence
 class PackedRows(PackedSequence, Opaque):
     """A packed batch of which this rank holds its own sequences, packed by themselves."""
 
-    own: PackedSequence
+    local_sequence: PackedSequence
     order: PackedSequence  # of the whole batch; its data is of no use
     layout: Layout  # of the batch; its dimension is of no use
     _whole: PackedSequence | None
@@ -32,7 +32,7 @@ class PackedRows(PackedSequence, Opaque):
     def of(local: PackedSequence, order: PackedSequence, layout: Layout) -> PackedRows:
         """Make a packed batch of this rank's packed sequences."""
         packed: PackedRows = tuple.__new__(PackedRows, tuple.__iter__(local))
-        packed.own, packed.order, packed.layout, packed._whole = local, order, layout, None
+        packed.local_sequence, packed.order, packed.layout, packed._whole = local, order, layout, None
         return packed
 
     @property
@@ -51,7 +51,7 @@ class PackedRows(PackedSequence, Opaque):
     def whole(self) -> PackedSequence:
         """The packed batch as one process has it."""
         if self._whole is None:
-            rows, _ = _pad(self.own, batch_first=True, total_length=self.longest)
+            rows, _ = _pad(self.local_sequence, batch_first=True, total_length=self.longest)
             padded = full_tensor(BatchTensor.from_local(rows, self.layout.at(0)))
             is_sorted = self.order.sorted_indices is None
             self._whole = _pack(padded, self.lengths, batch_first=True, enforce_sorted=is_sorted)
@@ -71,8 +71,8 @@ class PackedRows(PackedSequence, Opaque):
 
     def to(self, *args: Any, **kwargs: Any) -> PackedRows:
         """The same with data on another device or of another type."""
-        local = self.own.to(*args, **kwargs)
-        return self if local is self.own else PackedRows.of(local, self.order, self.layout)
+        local = self.local_sequence.to(*args, **kwargs)
+        return self if local is self.local_sequence else PackedRows.of(local, self.order, self.layout)
 
     data = property(lambda self: self.whole().data)
     batch_sizes = property(lambda self: self.order.batch_sizes)
@@ -111,7 +111,7 @@ def pad(
             "Expected total_length to be at least the length of the longest sequence in input, but got "
             f"total_length={total_length} and max sequence length being {sequence.longest}"
         )
-    rows, _ = _pad(sequence.own, batch_first, padding_value, total_length or sequence.longest)
+    rows, _ = _pad(sequence.local_sequence, batch_first, padding_value, total_length or sequence.longest)
     lengths = BatchTensor.from_full(sequence.lengths, sequence.layout.at(0))
     return BatchTensor.from_local(rows, sequence.layout.at(0 if batch_first else 1)), lengths
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..structure import leaves
-from .forms import full_tensor, known_whole
+from .forms import full_tensor, full_tensor_if_gathered
 from .layout import Layout
 from .names import writes_in_place
 from .nested import nested
@@ -28,7 +28,9 @@ def dealt_alike(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict
     batches = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
     if len(batches) < 2 or not any(_differs(batch, batches[0]._layout) for batch in batches) or "out" in kwargs:
         return None
-    unknown = () if writes_in_place(func, kwargs) else (batch for batch in batches if known_whole(batch) is None)
+    unknown = (
+        () if writes_in_place(func, kwargs) else (batch for batch in batches if full_tensor_if_gathered(batch) is None)
+    )
     layout = next(iter(unknown), batches[0])._layout
 
     def alike(value: Any) -> Any:

@@ -26,7 +26,7 @@ from .versions import version
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Expected:
     """A sum of all rows that nobody had to wait for, and that of this rank's."""
 
     value: Tensor
@@ -38,7 +38,7 @@ class ReductionsOfWhole:
 
     def __init__(self) -> None:
         """Begin."""
-        self.reductions: list[PendingReduction | Derived | _Known | None] = []  # None: a loss per row, say
+        self.reductions: list[PendingReduction | Derived | _Expected | None] = []  # None: a loss per row, say
 
     def run(self, function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute the next one."""
@@ -46,8 +46,8 @@ class ReductionsOfWhole:
         if isinstance(result, PendingTensor):
             self.reductions.append(result._reduction)
         elif name in SUMS and isinstance(args[0], BatchTensor) and not isinstance(result, BatchTensor):
-            own = function(to_local(args[0]).detach(), *args[1:], **kwargs)
-            self.reductions.append(_Known(result.detach(), own))
+            part = function(to_local(args[0]).detach(), *args[1:], **kwargs)
+            self.reductions.append(_Expected(result.detach(), part))
         else:
             self.reductions.append(None)
         return result
@@ -86,7 +86,7 @@ class Reductions:
         self._left = deque(calls)
         self.have_sums = has_sums(calls)  # and not losses alone
         self._layout = layout
-        self._own = layout.counts[rank]
+        self._count = layout.counts[rank]
         self._of_whole = None if of_whole is None else deque(of_whole.reductions)
         self.parts: list[tuple[Tensor, Tensor]] = []  # of sums, of these rows and of this rank's on batches
 
@@ -102,19 +102,19 @@ class Reductions:
                 f"A forward calls {name} where it called {call.name if call else 'no loss'} when it was observed, so "
                 "it cannot be told which rows the loss is of. Compute the loss outside forward."
             )
-        known = self._of_whole.popleft() if self._of_whole else None
+        expected = self._of_whole.popleft() if self._of_whole else None
         if not call.where:
             return function(*args, **kwargs)
         lifted = [self._lifted(call, position, value) for position, value in enumerate(args)]
         result = function(*lifted, **{key: self._lifted(call, key, value) for key, value in kwargs.items()})
-        if isinstance(known, PendingReduction) and isinstance(result, PendingTensor):
-            self.parts.append((result.part, known.part))
-            stand_for(result, known)
-        elif isinstance(known, _Known):
-            self.parts.append((function(args[0].detach(), *args[1:], **kwargs), known.part))
+        if isinstance(expected, PendingReduction) and isinstance(result, PendingTensor):
+            self.parts.append((result.part, expected.part))
+            stand_for(result, expected)
+        elif isinstance(expected, _Expected):
+            self.parts.append((function(args[0].detach(), *args[1:], **kwargs), expected.part))
             if not result.requires_grad:
-                return known.value.clone()
-            result.detach().copy_(known.value)
+                return expected.value.clone()
+            result.detach().copy_(expected.value)
         if call.meets_rows and result.requires_grad:
             if isinstance(result, PendingTensor):
                 wait_for(result)
@@ -139,10 +139,10 @@ class Reductions:
         if place is None:
             return value
         dim = place.dim
-        if not isinstance(value, Tensor) or value.dim() <= dim or value.shape[dim] != self._own * place.size:
+        if not isinstance(value, Tensor) or value.dim() <= dim or value.shape[dim] != self._count * place.size:
             raise BatchError(
                 f"{call.name} in a forward was given {_described(value)} as argument {key!r}, where this rank's "
-                f"{self._own} rows were expected. Compute the loss outside forward."
+                f"{self._count} rows were expected. Compute the loss outside forward."
             )
         batch = BatchTensor.from_local(value, place.of(self._layout))
         for whole, rows, seen in self._plain:

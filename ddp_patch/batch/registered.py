@@ -85,7 +85,7 @@ def _of(rule: Rule) -> Callable[..., Any]:
             place: _local_argument(value, rule.dim_of(place if isinstance(place, int) else -1, name), layout)
             for place, name, value in rule.arguments(args, kwargs)
         }
-        with World.get().own_draws():  # noise of its own for each row, and the script's generators stay alike
+        with World.get().local_draws():  # noise of its own for each row, and the script's generators stay alike
             result = _on_rows(
                 rule, tuple(local[place] for place in range(len(args))), {name: local[name] for name in kwargs}
             )

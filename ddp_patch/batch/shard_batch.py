@@ -28,7 +28,7 @@ def deal_structure(data: Any, dim: int, world: World) -> tuple[Any, int]:
     Raises:
         BatchError: when the tensors do not have one number of rows.
     """
-    rows = rows_of(data, dim)
+    rows = count_rows(data, dim)
 
     def dealt(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or isinstance(leaf, BatchTensor) or not leaf.dim():
@@ -43,7 +43,7 @@ def deal_structure(data: Any, dim: int, world: World) -> tuple[Any, int]:
     return map_leaves(dealt, data), rows
 
 
-def rows_of(data: Any, dim: int) -> int:
+def count_rows(data: Any, dim: int) -> int:
     """Count the rows of the tensors in a structure.
 
     Args:

@@ -17,6 +17,6 @@ def note_sparse(weight: Tensor) -> None:
         _noted[weight] = True
 
 
-def met_sparse() -> list[Tensor]:
+def noted_sparse() -> list[Tensor]:
     """Give those that were noted."""
     return list(_noted) if _noted else []

@@ -41,7 +41,7 @@ class World(Collectives):
     # Returns if every rank failed at a point of the script, and raises if only some did.
     compare_failures: Callable[..., None] = lambda error, where, advice="": None
     # Leaves something for the other ranks under a name, and waits for what all have left there, without a collective.
-    post: Callable[[str, bytes], None] = lambda name, own: None
+    post: Callable[[str, bytes], None] = lambda name, payload: None
     collect: Callable[[str], list[bytes]] = lambda name: []
     seal: Seal = field(default_factory=Seal)  # of what ranks tell each other as Python objects
     trail: Trail = field(default_factory=Trail)  # where this rank is among the points at which ranks meet
@@ -50,7 +50,7 @@ class World(Collectives):
     # Parameters whose gradients are made global elsewhere, all at once.
     keeps_global: Callable[[torch.Tensor], bool] = lambda tensor: False
     # Surrounds what draws random numbers for this rank's rows.
-    own_draws: Callable[[], AbstractContextManager[None]] = nullcontext
+    local_draws: Callable[[], AbstractContextManager[None]] = nullcontext
     trains: Callable[[torch.Tensor], bool] = lambda tensor: False  # an optimizer of the script does
 
     # On accelerators, which add in any order, so that ranks that compute the same get other last digits, and which are

@@ -15,7 +15,7 @@ from ..batch.pending_tensor import PendingTensor
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..structure import PIECE, is_container, leaves, pieces, strided
-from .own import is_own
+from .scripts_code import is_own
 
 _SAMPLE = 2**18
 _HALF = 1e-4  # below the precision of float16 and bfloat16

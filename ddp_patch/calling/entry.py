@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..batch.crossings import replicate, shard_argument
 from ..batch.forms import to_local
 from ..batch.layout import Layout
-from ..batch.rules.elementwise import own_form
+from ..batch.rules.elementwise import to_local_form
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..structure import leaves, map_leaves
@@ -102,7 +102,7 @@ def _enter_with(
         return entry
     if not any(isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) for _, leaf in call.leaves):
         memo: dict[int, Any] = {}
-        return Entry(map_leaves(own_form, call.args, memo), map_leaves(own_form, call.kwargs, memo), layout)
+        return Entry(map_leaves(to_local_form, call.args, memo), map_leaves(to_local_form, call.kwargs, memo), layout)
     dims = {batch._layout.dim for batch in found}
     guessed: list[tuple[str, int]] = []
     unclear: list[str] = []

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ..batch.forms import known_whole
+from ..batch.forms import full_tensor_if_gathered
 from ..batch.pending_tensor import PendingTensor
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
@@ -73,7 +73,7 @@ def _form(inputs: list[Any]) -> Any:
         if isinstance(value, BatchTensor):
             if not is_simple(value):
                 return None
-            has_whole = known_whole(value) is not None
+            has_whole = full_tensor_if_gathered(value) is not None
             form = value.forms[0]
             found.append((value._layout, form.shape, form.stride(), value.requires_grad, has_whole))
         elif isinstance(value, PendingTensor):

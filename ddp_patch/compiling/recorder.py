@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from ..batch.aliases import ALIASED, holders_of
-from ..batch.forms import known_whole, to_local
+from ..batch.forms import full_tensor_if_gathered, to_local
 from ..batch.nested import nested
 from ..batch.pending_tensor import PendingTensor
 from ..batch.tensor import BatchTensor
@@ -136,7 +136,7 @@ class Recorder:
                     rows, whole = leaf._rows, leaf._whole
                     if rows is not None:
                         found[id(rows)] = self._of_rows.get(id(rows), Place(other, at, "rows"))
-                    if whole is not None and other.op == "placeholder" and known_whole(leaf) is whole:
+                    if whole is not None and other.op == "placeholder" and full_tensor_if_gathered(leaf) is whole:
                         found.setdefault(id(whole), Place(other, at, "whole"))
                 elif type(leaf) is Tensor and not (leaf.requires_grad and torch.is_grad_enabled()):
                     found.setdefault(id(leaf), Place(other, at, "plain"))

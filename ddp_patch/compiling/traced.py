@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from ..batch.forms import known_whole
+from ..batch.forms import full_tensor_if_gathered
 from ..batch.packed import PackedRows
 from ..batch.pending_tensor import PendingTensor
 from ..batch.strides import scaled, tell_their_order
@@ -237,6 +237,6 @@ def _strides(batch: BatchTensor) -> tuple[int, ...] | None:
     form = batch.forms[0]
     if form.layout is not torch.strided or form.is_nested:
         return None
-    if (whole := known_whole(batch)) is not None:
+    if (whole := full_tensor_if_gathered(batch)) is not None:
         return whole.stride()
     return scaled(form, batch._layout) if tell_their_order(batch._layout) else batch.stride()  # asked on every rank

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..batch.rules.elementwise import own_form
+from ..batch.rules.elementwise import to_local_form
 from ..batch.tensor import BatchTensor
 from ..batch.versions import note_write, version
 from ..calling.calls import Call
@@ -13,7 +13,7 @@ from ..calling.containers import Containers
 from ..calling.rows import Arguments
 
 
-class AsGiven:
+class SavedArguments:
     """Containers and tensors among the arguments of a call."""
 
     def __init__(self, call: Call, arguments: Arguments) -> None:
@@ -28,14 +28,14 @@ class AsGiven:
         self._tensors = [
             (leaf, version(form), form.detach().clone())
             for leaf in tensors
-            if (form := own_form(leaf)).layout is torch.strided
+            if (form := to_local_form(leaf)).layout is torch.strided
         ]
 
     def put_back(self) -> None:
         """Let them hold that again."""
         self.containers.put_back()
         for leaf, before, saved in self._tensors:
-            form = own_form(leaf)
+            form = to_local_form(leaf)
             if version(form) != before:
                 with torch.inference_mode(form.is_inference()), torch.no_grad():
                     form.copy_(saved)

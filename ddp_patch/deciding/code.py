@@ -10,7 +10,7 @@ import types
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from ..calling.own import is_own_file
+from ..calling.scripts_code import is_scripts_file
 from .state_snapshot import MISSING
 
 ANY = "*"  # among mentioned names: all attributes of the script's own objects
@@ -99,7 +99,7 @@ def resolved(name: str, function: types.FunctionType) -> str:
 
 def is_own_function(value: Any) -> bool:
     """Tell what the script has a decorator of an installed package on, such as ``torch.no_grad()``."""
-    return isinstance(value, types.FunctionType) and is_own_file(value.__code__.co_filename)
+    return isinstance(value, types.FunctionType) and is_scripts_file(value.__code__.co_filename)
 
 
 def is_empty(content: Any) -> bool:

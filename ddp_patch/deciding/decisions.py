@@ -26,7 +26,7 @@ from .call_forms import First, Form, Forms
 from .dimensions import Dimensions, WorkCounter
 from .fingerprint import Fingerprints
 from .observed_call import ObservedCall
-from .observing import is_of_batches, told_by
+from .observing import completed_by, is_of_batches
 from .probe import SplitDecision
 from .trial_run import is_of_machine
 from .unobserved import Unobserved
@@ -143,7 +143,7 @@ class SplitDecisions:
             decision = SplitDecision(CallMode.BATCHES, mixing)
         else:
             decision = observed.tried() if stored is None or is_to_be_tried else stored.decision
-        decision = agreed(self._world, told_by(observed.outputs, entry, decision, observed.seen))
+        decision = agreed(self._world, completed_by(observed.outputs, entry, decision, observed.seen))
         if decision.how is not CallMode.ROWS and entry.guessed:
             self._memory[call.module].update(dict.fromkeys(entry.guessed))
         elif any(may for _, may in every):

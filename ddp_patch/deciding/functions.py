@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..batch.forms import full_tensor
 from ..batch.layout import Layout
 from ..batch.observation import Observation
-from ..batch.rules.elementwise import own_form
+from ..batch.rules.elementwise import to_local_form
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.comparison import close
@@ -92,7 +92,7 @@ def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, wor
             world.observation = inner
             results = tried(lambda leaf: leaf)
             world.observation = None
-            local = tried(own_form)
+            local = tried(to_local_form)
             if inner.mixing is None and not _same([*leaves(results)], [*leaves(local)], args):
                 inner.mixing = "it calculates with the batch size"
             if inner.mixing is None and (trained := _trained(args, results[1])):
@@ -148,7 +148,9 @@ def _same(results: list[tuple[str, Any]], local: list[tuple[str, Any]], args: tu
     plain = [at for at, arg in enumerate(args) if isinstance(arg, Tensor) and not isinstance(arg, BatchTensor)]
     whole = {f"[1][{at}]" for at in plain}
     pairs = [
-        (own_form(left), right) for (path, left), (_, right) in zip(results, local, strict=True) if path not in whole
+        (to_local_form(left), right)
+        for (path, left), (_, right) in zip(results, local, strict=True)
+        if path not in whole
     ]
     return all(close(left, right) for left, right in pairs if isinstance(left, Tensor) and isinstance(right, Tensor))
 

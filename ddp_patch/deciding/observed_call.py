@@ -20,7 +20,7 @@ from ..calling.entry import Entry
 from ..calling.rows import as_batches, detached, writing_back
 from ..structure import leaves, map_leaves
 from .agreed import muted
-from .arguments import AsGiven
+from .arguments import SavedArguments
 from .fingerprint import Fingerprints
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED
 from .observing import observation, observed, restored_if_it_fails, untouched
@@ -58,7 +58,7 @@ class ObservedCall:
         self._copies = (detached(arguments), detached((entry.args, entry.kwargs))) if is_to_be_tried else None
         guards, self._generators = fingerprints.guards(call.module), fingerprints.generators(call)
         self.seen = observation(call, entry.layout, lambda: guards.noted(leaves(arguments)))
-        self._saved_arguments = AsGiven(call, arguments)
+        self._saved_arguments = SavedArguments(call, arguments)
         self.before = guards.noted(leaves(arguments))
         self.outputs: Any = None  # what its forward returned and wrote to containers
         self._wrote: list[torch.Tensor] = []

@@ -18,7 +18,7 @@ from ..batch.layout import Layout, RowPlacement
 from ..batch.noted_reductions import losses_of
 from ..batch.observation import Observation
 from ..batch.row_sums import noticed
-from ..batch.rules.elementwise import own_form
+from ..batch.rules.elementwise import to_local_form
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.call_mode import CallMode
@@ -30,7 +30,7 @@ from ..errors import DdpPatchError, LockstepError
 from ..generators import same_draws, same_states, state_of
 from ..gradients.graphs import comes_from
 from ..structure import leaves, strided
-from .arguments import AsGiven
+from .arguments import SavedArguments
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED, Guards
 from .probe import DRAW_OUTSIDE, OWN_DRAWS, SplitDecision
 from .state_snapshot import StateSnapshot
@@ -63,12 +63,12 @@ def observation(call: Call, layout: Layout, stands: Callable[[], StateSnapshot])
 
 @contextmanager
 def _as_it_was(module: nn.Module, stands: Callable[[], StateSnapshot]) -> Iterator[None]:
-    held, stood = _Buffers(module), stands()
+    kept, stood = _Buffers(module), stands()
     changed = stood.was_written_to()  # by the forward: what it stood at before would be put back
     try:
         yield
     finally:
-        held.put_back()
+        kept.put_back()
         if not changed and stood.was_written_to():
             stood.put_back()
 
@@ -77,9 +77,9 @@ class _Buffers:
     """Those of a module and of what is in it, some of which may be batches."""
 
     def __init__(self, module: nn.Module) -> None:
-        held = (layer._buffers for layer in module.modules())
-        self._layers = [(its, dict(its)) for its in held if isinstance(its, dict)]  # TorchScript has others
-        self._values = [(buffer, own_form(buffer).detach().clone()) for buffer in module.buffers()]
+        buffers = (layer._buffers for layer in module.modules())
+        self._layers = [(its, dict(its)) for its in buffers if isinstance(its, dict)]  # TorchScript has others
+        self._values = [(buffer, to_local_form(buffer).detach().clone()) for buffer in module.buffers()]
 
     def put_back(self) -> None:
         for now, before in self._layers:
@@ -87,9 +87,9 @@ class _Buffers:
                 now.clear()
                 now.update(before)
         for buffer, values in self._values:
-            own = own_form(buffer)
-            if own.shape == values.shape and not all(map(torch.equal, strided(values), strided(own))):
-                own.data.copy_(values)  # counts no version: a graph may have saved the buffer as it was
+            local = to_local_form(buffer)
+            if local.shape == values.shape and not all(map(torch.equal, strided(values), strided(local))):
+                local.data.copy_(values)  # counts no version: a graph may have saved the buffer as it was
 
 
 class _Attributes:
@@ -97,14 +97,14 @@ class _Attributes:
 
     def __init__(self, layer: nn.Module) -> None:
         self._layer = layer
-        self._held = {name: value for name, value in vars(layer).items() if name not in OF_TORCH}
+        self._values = {name: value for name, value in vars(layer).items() if name not in OF_TORCH}
         kinds = (list, dict, set, deque)
-        self._contents = [(thing, copy.copy(thing)) for thing in self._held.values() if type(thing) in kinds]
+        self._contents = [(thing, copy.copy(thing)) for thing in self._values.values() if type(thing) in kinds]
 
     def put_back(self) -> None:
-        for name in [name for name in vars(self._layer) if name not in OF_TORCH and name not in self._held]:
+        for name in [name for name in vars(self._layer) if name not in OF_TORCH and name not in self._values]:
             delattr(self._layer, name)
-        for name, value in self._held.items():
+        for name, value in self._values.items():
             if vars(self._layer).get(name) is not value:
                 setattr(self._layer, name, value)
         for thing, content in self._contents:
@@ -119,11 +119,11 @@ def untouched(layers: Sequence[nn.Module]) -> Iterator[None]:
     Args:
         layers: of the module, itself the first.
     """
-    held: list[_Buffers | _Attributes] = [_Buffers(layers[0]), *map(_Attributes, layers)]
+    kept: list[_Buffers | _Attributes] = [_Buffers(layers[0]), *map(_Attributes, layers)]
     try:
         yield
     finally:
-        for its in held:
+        for its in kept:
             its.put_back()
 
 
@@ -141,7 +141,7 @@ def observed(world: World, seen: Observation) -> Iterator[None]:
 
 @contextmanager
 def restored_if_it_fails(
-    layers: Sequence[nn.Module], seen: Observation, generators: Sequence[Any], given: AsGiven
+    layers: Sequence[nn.Module], seen: Observation, generators: Sequence[Any], saved: SavedArguments
 ) -> Iterator[None]:
     """Put generators, buffers, attributes and arguments back if a call fails that may do on rows.
 
@@ -149,10 +149,10 @@ def restored_if_it_fails(
         layers: of the module that is called, itself the first.
         seen: is told of draws from generators of the script's own.
         generators: these.
-        given: to the module.
+        saved: arguments of the module.
     """
     stood = [state_of(generator) for generator in generators]
-    held: list[_Buffers | _Attributes] = [_Buffers(layers[0]), *map(_Attributes, layers)]
+    kept: list[_Buffers | _Attributes] = [_Buffers(layers[0]), *map(_Attributes, layers)]
     with same_draws(generators) as draw_again:
         try:
             yield
@@ -160,15 +160,15 @@ def restored_if_it_fails(
             if not is_of_batches(error, seen):
                 raise
             draw_again()
-            given.put_back()
-            for its in held:
+            saved.put_back()
+            for its in kept:
                 its.put_back()
             raise
     if not same_states(stood, [state_of(generator) for generator in generators]):
         seen.tied(OWN_DRAWS, DRAW_OUTSIDE)
 
 
-def told_by(result: Any, entry: Entry, decision: SplitDecision, seen: Observation) -> SplitDecision:
+def completed_by(result: Any, entry: Entry, decision: SplitDecision, seen: Observation) -> SplitDecision:
     """Complete a decision on rows by what a call on batches gave.
 
     Args:

@@ -151,9 +151,9 @@ def _are_of_all(whole: Sequence[NormInput], rows: Sequence[NormInput], which: Ro
 
 def _trains_others(side: Side) -> bool:
     """Tell whether gradients of outputs reach other leaves than a module's parameters and its arguments."""
-    own = {id(leaf) for leaf in (*side.module.parameters(), *(leaf for _, leaf in leaves(side.given)))}
+    trained = {id(leaf) for leaf in (*side.module.parameters(), *(leaf for _, leaf in leaves(side.inputs)))}
     roots = [leaf.grad_fn for _, leaf in leaves(side.outputs) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
-    return any(id(leaf) not in own for leaf in leaves_below(roots))
+    return any(id(leaf) not in trained for leaf in leaves_below(roots))
 
 
 def _scripted(module: nn.Module) -> str:

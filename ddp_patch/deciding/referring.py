@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..calling.own import is_own_file
+from ..calling.scripts_code import is_scripts_file
 from .state_snapshot import MISSING
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _wrapped(walk: Walk, thing: Any, depth: int) -> Any:
 
 
 def _file(walk: Walk, thing: types.ModuleType, depth: int) -> Any:
-    if not is_own_file(getattr(thing, "__file__", None) or ""):
+    if not is_scripts_file(getattr(thing, "__file__", None) or ""):
         return walk.number(thing)
     walk.standing.size(vars(thing))  # a name may come later
     return tuple((name, walk.visit(vars(thing), name, depth)) for name in [*vars(thing)] if name in walk.names)

@@ -89,13 +89,13 @@ class SplitTrial(TorchDispatchMode):
         written = _written(func, args, kwargs) if func._schema.is_mutable else []
         self.refuse_written(written)
         # What is made beside a tensor, in its type, holds nothing of it.
-        given = [] if name.startswith("new_") else list(_tensors((args, kwargs)))
-        of_batch = any(self._are_in(self._of_batch, tensor) for tensor in given)
+        tensors = [] if name.startswith("new_") else list(_tensors((args, kwargs)))
+        of_batch = any(self._are_in(self._of_batch, tensor) for tensor in tensors)
         has_dynamic_shape = torch.Tag.dynamic_output_shape in func.tags and not (
             name == "index" and _are_numbers(args[1])
         )
         if torch.Tag.data_dependent_output in func.tags or (has_dynamic_shape and not of_batch):
-            self.note_reading(given)
+            self.note_reading(tensors)
         rests = name == "native_dropout"
         result = _no_dropout(args[0]) if rests else func(*args, **kwargs)
         seeded = torch.Tag.nondeterministic_seeded in func.tags and not rests
@@ -113,7 +113,7 @@ class SplitTrial(TorchDispatchMode):
         self._of_batch -= made
         if of_batch:
             self._of_batch |= made
-        elif not drawn and (name == "lift_fresh" or self._are_constant(given)):  # lifted: made of Python's numbers
+        elif not drawn and (name == "lift_fresh" or self._are_constant(tensors)):  # lifted: made of Python's numbers
             self._constants |= made
         return result
 
@@ -130,16 +130,16 @@ class SplitTrial(TorchDispatchMode):
         """
         return next((self._draws[draw] for draw in self._drawn_beside if draw in whole._draws), "")
 
-    def note_dropping(self, name: str, given: list[Tensor]) -> None:
+    def note_dropping(self, name: str, tensors: list[Tensor]) -> None:
         """Note that a function drops inside a kernel, which is at rest."""
-        draw = name, *(tensor.shape for tensor in given[:1])
+        draw = name, *(tensor.shape for tensor in tensors[:1])
         self._draws.setdefault(draw, model_line())
-        if not any(self._are_in(self._of_batch, tensor) for tensor in given):
+        if not any(self._are_in(self._of_batch, tensor) for tensor in tensors):
             self._drawn_beside.append(draw)
 
-    def note_reading(self, given: list[Tensor]) -> None:
+    def note_reading(self, tensors: list[Tensor]) -> None:
         """Note that Python, or the shape of a tensor, is told the values of tensors."""
-        if not self.looked and not self._are_constant(given) and not _reader().endswith(_KERNELS):
+        if not self.looked and not self._are_constant(tensors) and not _reader().endswith(_KERNELS):
             self.looked = model_line()
 
     def note_size(self, tensor: Tensor) -> None:
@@ -157,19 +157,19 @@ class SplitTrial(TorchDispatchMode):
             raise Refused("its forward writes to its parameters")
 
     @staticmethod
-    def refuse_mixed(given: list[Tensor]) -> None:
+    def refuse_mixed(tensors: list[Tensor]) -> None:
         """Refuse rows beside a batch that the forward was not given: a single row fits any, and ranks would part."""
-        batches = sum(isinstance(tensor, BatchTensor) for tensor in given)
-        if 0 < batches < len(given) and World.get().skips_collectives:
+        batches = sum(isinstance(tensor, BatchTensor) for tensor in tensors)
+        if 0 < batches < len(tensors) and World.get().skips_collectives:
             raise Refused("its forward computes with a batch that it was not given")
 
-    def _are_constant(self, given: list[Tensor]) -> bool:
-        return all(self._are_in(self._constants, tensor) for tensor in given)
+    def _are_constant(self, tensors: list[Tensor]) -> bool:
+        return all(self._are_in(self._constants, tensor) for tensor in tensors)
 
     @staticmethod
-    def _are_in(known: set[StorageWeakRef], tensor: Tensor) -> bool:
+    def _are_in(memory: set[StorageWeakRef], tensor: Tensor) -> bool:
         storages = _storages(tensor)
-        return bool(storages) and known.issuperset(storages)
+        return bool(storages) and memory.issuperset(storages)
 
 
 class _Copies(TorchFunctionMode):

@@ -32,7 +32,7 @@ class Side:
     """One copy, and what became of it."""
 
     module: nn.Module
-    given: Arguments
+    inputs: Arguments
     outputs: Any
     trial: SplitTrial
     normed: list[NormInput]  # by its norms, in their order
@@ -95,24 +95,24 @@ def run_both(
     calls = () if seen is None else losses_of(seen)
     try:
         with undisturbed(generators) as of_whole, World.get().reducing(losses), first, noticed(has_sums(calls)):
-            from_full = _given_by(on_whole, *detached(whole))
+            from_full = _outputs_of(on_whole, *detached(whole))
         losses.settle()
     except Exception as error:  # the real call will raise it where the author can see it
         if is_of_machine(error):
             raise
         why = str(error) if isinstance(error, Refused) else f"the trial raised {raised(error)}"
         raise NotTriedError(f"it cannot be tried on rows, since {why}") from None
-    given = detached(rows)
+    inputs = detached(rows)
     reductions = None
     if seen is not None:
         reductions = Reductions(calls, seen.layout, World.get().rank, of_whole=losses)
-    stood, own = states(), [state_of(generator) for generator in generators]
-    trial = SplitTrial(module, _batches_among(given, whole))
+    stood, of_script = states(), [state_of(generator) for generator in generators]
+    trial = SplitTrial(module, _batches_among(inputs, whole))
     try:
         with undisturbed(generators) as of_rows, _without_collectives(reductions), trial, noticed(has_sums(calls)):
-            from_local = _given_by(on_rows, *given)
+            from_local = _outputs_of(on_rows, *inputs)
             drew = not same_beside_torch(stood, states())
-            drew_own = not same_states(own, [state_of(generator) for generator in generators])
+            drew_own = not same_states(of_script, [state_of(generator) for generator in generators])
     except Exception as error:  # it works on the whole and not on rows: it needs the whole
         if is_of_machine(error):
             raise
@@ -120,14 +120,14 @@ def run_both(
         raise NotTriedError(why, on_rows=True) from None
     return TrialRun(
         Side(on_whole, whole, from_full, first, normed[0], of_whole),
-        Side(on_rows, given, from_local, trial, normed[1], of_rows),
+        Side(on_rows, inputs, from_local, trial, normed[1], of_rows),
         drew,
         drew_own or trial.drew_own,
         [] if reductions is None else reductions.parts,
     )
 
 
-def _given_by(twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _outputs_of(twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a copy, and give its outputs and what it wrote to containers, which hold afterwards what they held."""
     containers = Containers((args, kwargs), (args, kwargs))
     try:

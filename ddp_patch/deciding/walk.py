@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from .. import generators
 from ..batch.tensor import BatchTensor
-from ..calling.own import NAMESPACES, OURS, is_own, is_own_file
+from ..calling.scripts_code import NAMESPACES, OURS, is_own, is_scripts_file
 from ..calling.swap import MARK
 from ..structure import built_in, items_in
 from . import referring
@@ -150,7 +150,7 @@ class Walk:
             return None
         names = names_in(code)
         contents = [self.number(code)]
-        is_scripts = is_own_file(code.co_filename)
+        is_scripts = is_scripts_file(code.co_filename)
         if is_scripts:
             self.names |= names.mentioned
         for name in names.looked_up:

@@ -12,7 +12,7 @@ import torch
 
 from ..job.key import VARIABLE
 from ..job.launcher import LaunchInfo, found
-from ..job.program import given_hash
+from ..job.program import hash_seed
 from ..job.table import TORCH, Launcher
 from ..options import PREFIX
 from ..version import __version__
@@ -123,5 +123,5 @@ def port_by(launch: LaunchInfo) -> str:
 
 def order() -> str:
     """Name the order of sets of strings that this rank would have: ``enable()`` has all agree on one that was drawn."""
-    seed = given_hash() or ""
+    seed = hash_seed() or ""
     return f"PYTHONHASHSEED={seed if seed.isdigit() else '0'}"

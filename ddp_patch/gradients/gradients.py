@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..batch.pending import Derived, PendingReduction
-from ..batch.sparse import met_sparse
+from ..batch.sparse import noted_sparse
 from ..batch.world import World
 from ..structure import map_leaves
 from .accumulation import AccumulationSchedule
@@ -113,7 +113,7 @@ class GradientSync:
             reduction: the loss that it starts from, if that was not summed yet.
             source: the node that it comes by then.
         """
-        if encountered := met_sparse():
+        if encountered := noted_sparse():
             self._part_sparse(encountered)
         # Only if the backward is sure to come by this replica, on every rank.
         self._loss = reduction if reduction is not None and getattr(source, "sync", None) is self else None

@@ -16,7 +16,7 @@ from ..state import State
 _WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")  # of the interpreter's flags
 
 
-def own_command(orig_argv: Sequence[str], executable: str) -> list[str]:
+def script_command(orig_argv: Sequence[str], executable: str) -> list[str]:
     """Rebuild the command line that started this interpreter, flags, ``-m`` and ``-c`` included.
 
     Raises:
@@ -92,7 +92,7 @@ def decorates(frame: FrameType) -> bool:
     )
 
 
-def given_hash() -> str | None:
+def hash_seed() -> str | None:
     """What the interpreter found, which a script may have changed since."""
     try:
         entries = Path("/proc/self/environ").read_bytes().split(b"\0")

@@ -102,7 +102,7 @@ def start_workers(nproc: int, options: Mapping[str, str]) -> None:
             "shall run on several into a function and write: ddp_patch.launch(train, nproc=2)"
         )
     _refuse_within_pytest("Write ddp_patch.launch(train, nproc=2) in a test, or ddp_patch.enable(nproc=1)")
-    command, variables = hand_over(program.own_command(sys.orig_argv, sys.executable))
+    command, variables = hand_over(program.script_command(sys.orig_argv, sys.executable))
     environ = worker_environment(os.environ, nproc, cores())
     environ.update({**options, **variables} if variables else {})
     _replace([*agent(), str(nproc), *command], environ)
@@ -111,10 +111,10 @@ def start_workers(nproc: int, options: Mapping[str, str]) -> None:
 def agent() -> list[str]:
     """Give the command that starts ranks: this package's agent."""
     flags = sys.flags
-    return own_module("ddp_patch.job.agent", "-I" if flags.isolated else "-E" if flags.ignore_environment else "")
+    return package_module("ddp_patch.job.agent", "-I" if flags.isolated else "-E" if flags.ignore_environment else "")
 
 
-def own_module(name: str, flag: str = "") -> list[str]:
+def package_module(name: str, flag: str = "") -> list[str]:
     """Give the command that runs a module of this package, found where this package is.
 
     By ``-m`` the current folder would come before Python's own modules, and somebody may have left an ``argparse.py``
@@ -156,7 +156,7 @@ def agree_on_hashes(info: LaunchInfo) -> None:
             "python -E and -I leave PYTHONHASHSEED alone, so that sets of strings have another order on every rank, "
             "and some scripts draw batches from them. Leave the flag out; -s and -P go together with ddp_patch."
         )
-    if (program.given_hash() or "").isdigit() or program.is_forked():
+    if (program.hash_seed() or "").isdigit() or program.is_forked():
         return
     _refuse_within_pytest("Write PYTHONHASHSEED=0 before the launcher's command")
     # Not what the script may have set since, which may be another one on each rank, or at each start.
@@ -164,7 +164,7 @@ def agree_on_hashes(info: LaunchInfo) -> None:
     ranks = info.local_world_size or (info.world_size if info.address is None else 0)
     if ranks and cores() == (os.cpu_count() or 1):  # otherwise the launcher has given each its cores, or has not said
         environ = worker_environment(environ, ranks, cores())
-    _replace(program.own_command(sys.orig_argv, sys.executable), environ)
+    _replace(program.script_command(sys.orig_argv, sys.executable), environ)
 
 
 def _refuse_within_pytest(advice: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..batch.shard_batch import rows_of
+from ..batch.shard_batch import count_rows
 from ..batch.world import World
 from ..diagnosis.first_batches import compare_dealt
 from ..ledger import script_line
@@ -40,7 +40,7 @@ class Dealing:
             BatchError: when the tensors do not have one number of rows.
             LockstepError: on every rank, when a line's first tensors differ between ranks.
         """
-        rows = rows_of(data, dim)
+        rows = count_rows(data, dim)
         line = script_line()
         if line not in self._lines:
             self._lines.add(line)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..job.hosts import accelerator_count
-from ..job.relaunch import agent, own_module
+from ..job.relaunch import agent, package_module
 from ..verify import process
 from ..verify.arguments import enables
 from ..verify.process import ProcessResult
@@ -101,7 +101,7 @@ def perform(
     )
     wanted.write(root / "wanted.json")
     target = ["-m", spec.module] if spec.module else [str(place.script)]
-    command = [*own_module("ddp_patch.measure.measured"), str(root / "wanted.json"), *target, *spec.args]
+    command = [*package_module("ddp_patch.measure.measured"), str(root / "wanted.json"), *target, *spec.args]
     if spec.ranks > 1:
         command = [*agent(), str(spec.ranks), *command]
     with scratch() as temporary:

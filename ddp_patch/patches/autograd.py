@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..batch.constants import whole_of
+from ..batch.constants import full_tensor_of
 from ..batch.forms import full_tensor, look_through, to_local
 from ..batch.layout import Layout
 from ..batch.nested import nested
@@ -151,7 +151,7 @@ def _grad(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
     if bound.get("is_grads_batched"):
         return one_by_one(bound)
     if not any(isinstance(leaf, BatchTensor) for _, leaf in leaves(bound["outputs"])):  # which no rule of a batch sees
-        bound["grad_outputs"] = nested(whole_of, bound.get("grad_outputs"))
+        bound["grad_outputs"] = nested(full_tensor_of, bound.get("grad_outputs"))
     trained = [index for index, source in enumerate(sources) if is_trained(session, source)]
     if not trained:
         return wrapped(**{**bound, "inputs": list(map(unhooked, sources))})
@@ -216,7 +216,7 @@ def _over_mapped(bound: dict[str, Any], vectors: list[Any]) -> tuple[Any, ...]:
 
     with outside_transforms():
         found = torch.autograd.grad(**bound | {"grad_outputs": list(map(taken, vectors)), "is_grads_batched": True})
-    return tuple(None if value is None else mapped(whole_of(value), level) for value in found)
+    return tuple(None if value is None else mapped(full_tensor_of(value), level) for value in found)
 
 
 def _variable(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:

@@ -44,8 +44,8 @@ def _forward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
         if local is NotImplemented or any(w.requires_grad and not session.world.keeps_global(w) for w in weights):
             return wrapped(input.whole(), _whole(hx))
         drops = instance.training and instance.dropout and instance.num_layers > 1
-        with session.world.working_on_rows(wrapped), session.world.own_draws() if drops else nullcontext():
-            output, states = wrapped(input.own, local)
+        with session.world.working_on_rows(wrapped), session.world.local_draws() if drops else nullcontext():
+            output, states = wrapped(input.local_sequence, local)
         at = input.layout.at(1)
         several = isinstance(states, tuple)
         batches = [BatchTensor.from_local(state, at) for state in (states if several else (states,))]

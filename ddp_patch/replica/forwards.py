@@ -71,7 +71,7 @@ class Forwards:
         return self._depth > 0 or self.opened > 0
 
     def on_rows(
-        self, call: Call, entry: Entry, decision: SplitDecision, held: ModuleContents, replica: Replica | None
+        self, call: Call, entry: Entry, decision: SplitDecision, contents: ModuleContents, replica: Replica | None
     ) -> Any:
         """Compute this rank's rows, and make batches of what comes out.
 
@@ -79,7 +79,7 @@ class Forwards:
             call: of the script, or of a forward that runs on batches.
             entry: how its arguments are cut.
             decision: on it.
-            held: what the module holds.
+            contents: what the module holds.
             replica: of the outermost module; None inside.
 
         Returns:
@@ -90,9 +90,9 @@ class Forwards:
         if decision.losses:
             losses = Reductions(decision.losses, entry.layout, self._world.rank, plain_targets(call, entry))
         breaks = [] if losses is None else [*compiled.LOSS_FUNCTIONS]
-        if self._syncs_norms and compiled.meets_in_norms(held.layers):
+        if self._syncs_norms and compiled.meets_in_norms(contents.layers):
             breaks += compiled.BATCH_NORM
-        written = compiled.writings(held.layers) if breaks else None
+        written = compiled.writings(contents.layers) if breaks else None
         containers = Containers((call.args, call.kwargs), (entry.args, entry.kwargs))
         is_outermost = self._stream.enter_torch()
         self.computes_rows, self._depth, self.count = True, self._depth + 1, self.count + 1
@@ -109,7 +109,7 @@ class Forwards:
             raise
         except Exception as error:
             if breaks and compiled.needs_one_graph(error):
-                return self._refused(call, held, written, error)
+                return self._refused(call, contents, written, error)
             self._world.compare_failures(error, f"call {self.count} of {described(call.module)}")
             raise
         finally:
@@ -137,8 +137,8 @@ class Forwards:
             around.enter_context(self.compiling.forward_of(module))
         return around
 
-    def _refused(self, call: Call, held: ModuleContents, written: int | None, error: Exception) -> Any:
-        if written == compiled.writings(held.layers):
+    def _refused(self, call: Call, contents: ModuleContents, written: int | None, error: Exception) -> Any:
+        if written == compiled.writings(contents.layers):
             return REFUSED
         raise BatchError(
             f"{described(call.module)}: torch.compile(fullgraph=True) does not let ranks meet in forward, for a loss "
@@ -163,10 +163,10 @@ class Forwards:
 
     def on_batches(self, call: Call, entry: Entry) -> Any:
         """Run a forward as written, on batches."""
-        given = as_batches(call.args, call.kwargs, entry)
-        containers = Containers((call.args, call.kwargs), given)
-        with writing_back(call.args, call.kwargs, given, []):
-            return containers.write_back(containers.with_writes(call.of(*given).as_written()))
+        batches = as_batches(call.args, call.kwargs, entry)
+        containers = Containers((call.args, call.kwargs), batches)
+        with writing_back(call.args, call.kwargs, batches, []):
+            return containers.write_back(containers.with_writes(call.of(*batches).as_written()))
 
     def on_whole(self, call: Call, is_first: bool = False) -> Any:
         """Run a forward as written, on plain tensors of all rows.
@@ -175,10 +175,10 @@ class Forwards:
             call: to carry out.
             is_first: of its form, and it was tried on batches and on rows before.
         """
-        given = any(isinstance(leaf, (BatchTensor, PackedRows)) for _, leaf in leaves((call.args, call.kwargs)))
+        has_batches = any(isinstance(leaf, (BatchTensor, PackedRows)) for _, leaf in leaves((call.args, call.kwargs)))
         with ExitStack() as around:
             around.enter_context(self.closed())
-            if given:
+            if has_batches:
                 around.enter_context(self._world.working_on_whole(f"the arguments of {described(call.module)}"))
             args, kwargs = whole_arguments(call.args, call.kwargs)
             containers = Containers((call.args, call.kwargs), (args, kwargs))

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..batch.sparse import met_sparse
+from ..batch.sparse import noted_sparse
 from ..batch.world import World
 from ..calling import compiled, swap
 from ..calling.calls import Call, described
@@ -225,7 +225,7 @@ def parameters_elsewhere(module: nn.Module) -> list[nn.Parameter]:
 
 def sparse_parameters(module: nn.Module) -> list[nn.Parameter]:
     """Weights whose gradients are sparse; DDP cannot reduce them in a step that leaves them unused (torch 2.13)."""
-    sparse_ids = set(map(id, met_sparse()))
+    sparse_ids = set(map(id, noted_sparse()))
     of_layers = [
         cast(nn.Parameter, layer.weight)
         for layer in module.modules()

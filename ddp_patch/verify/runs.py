@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..job.relaunch import agent, own_module
+from ..job.relaunch import agent, package_module
 from . import process
 from .inside.settings import Settings
 from .process import ProcessResult
@@ -103,7 +103,7 @@ def perform(
     )
     settings.write(root / "settings.json")
     target = ["-m", spec.module] if spec.module else [str(place.script)]
-    program = [*own_module("ddp_patch.verify.recorded"), str(root / "settings.json"), *target]
+    program = [*package_module("ddp_patch.verify.recorded"), str(root / "settings.json"), *target]
     with scratch() as temporary:
         command = [*_launched(spec), *program, *spec.args]
         ended = start(command, place.folder, _environ(spec, threads, temporary), logs, timeout)

@@ -24,7 +24,7 @@ def out_of_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     layout = common_layout(tensors)
     if layout is None:
         return NotImplemented
-    cut = own_form if len(tensors) == 1 else cutter(layout, broadcast_dims(tensors))
+    cut = to_local_form if len(tensors) == 1 else cutter(layout, broadcast_dims(tensors))
     result = func(*map(cut, args), **{name: cut(value) for name, value in kwargs.items()})
     if result is NotImplemented:
         raise Unanswered
@@ -62,9 +62,9 @@ def cast(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     first = args[0]
     if not isinstance(first, BatchTensor):
         # plain.to(batch): only the batch's dtype and device matter.
-        return func(*map(own_form, args), **{name: own_form(value) for name, value in kwargs.items()})
+        return func(*map(to_local_form, args), **{name: to_local_form(value) for name, value in kwargs.items()})
     rows = to_local(first)
-    result = func(rows, *map(own_form, args[1:]), **{name: own_form(value) for name, value in kwargs.items()})
+    result = func(rows, *map(to_local_form, args[1:]), **{name: to_local_form(value) for name, value in kwargs.items()})
     order = kwargs.get("memory_format", torch.preserve_format)
     stays = order is torch.preserve_format or keeps_memory(Tensor.to, first, order)  # asked on every rank
     if result is rows:
@@ -111,7 +111,7 @@ def cutter(layout: Layout, dims: int) -> Callable[[Any], Any]:
     return cut
 
 
-def own_form(value: Any) -> Any:
+def to_local_form(value: Any) -> Any:
     """A batch's rows; anything else as it is."""
     return to_local(value) if isinstance(value, BatchTensor) else value
 

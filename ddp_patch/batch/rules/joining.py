@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..crossings import shard
-from ..forms import known_whole, to_local
+from ..forms import full_tensor_if_gathered, to_local
 from ..layout import Layout
 from ..tensor import BatchTensor, Rule, on_whole
 from ..world import World
@@ -49,7 +49,7 @@ def _joined(func: Any, tensors: list[Tensor], batches: list[BatchTensor], dim: i
     layout = Layout.joined([its for its in layouts if its.total], dim)
     if world.observation is not None:
         world.observation.is_sized = True  # what was joined may be cut again where it was
-    if layout.total > 2 * sum(batch._layout.total for batch in batches if known_whole(batch) is None):
+    if layout.total > 2 * sum(batch._layout.total for batch in batches if full_tensor_if_gathered(batch) is None):
         # Nothing is gathered, or a batch is put in a queue, which is cut to its length.
         return redealt(on_whole(func, (tensors, dim), {}), dim, layout=layout)
     pairs = zip(tensors, layouts, strict=True)

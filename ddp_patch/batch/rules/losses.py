@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..crossings import all_reduce, replicate, shard
-from ..forms import known_whole, to_local
+from ..forms import full_tensor_if_gathered, to_local
 from ..layout import Layout
 from ..pending_tensor import pending_reduction
 from ..tensor import BatchTensor, Rule
@@ -28,21 +28,21 @@ def elementwise_loss(operands: tuple[str, ...]) -> Rule:
     """
 
     def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = bound(func, args, kwargs)
-        if given.get("weight") is not None and "weight" not in operands:
+        arguments = bound(func, args, kwargs)
+        if arguments.get("weight") is not None and "weight" not in operands:
             return NotImplemented
         with torch._C.DisableTorchFunctionSubclass():  # each carries the shape of the whole
-            if given["input"].shape != given["target"].shape:
+            if arguments["input"].shape != arguments["target"].shape:
                 return NotImplemented  # torch warns, or fails, naming both shapes
-        tensors = [given[name] for name in operands if isinstance(given.get(name), Tensor)]
+        tensors = [arguments[name] for name in operands if isinstance(arguments.get(name), Tensor)]
         layout = common_layout(tensors)
-        if layout is None or (given["reduction"] == "batchmean" and _is_of_old(given)):
+        if layout is None or (arguments["reduction"] == "batchmean" and _is_of_old(arguments)):
             return NotImplemented  # kl_div divides by the batch once more, whatever the old arguments say (torch 2.13)
-        given = _with_reduction(func, given)
+        arguments = _with_reduction(func, arguments)
         cut = cutter(layout, broadcast_dims(tensors))
-        local = {name: cut(value) if name in operands else value for name, value in given.items()}
-        narrow = _widen(local, operands) if given["reduction"] != "none" else None
-        reduction = given["reduction"]
+        local = {name: cut(value) if name in operands else value for name, value in arguments.items()}
+        narrow = _widen(local, operands) if arguments["reduction"] != "none" else None
+        reduction = arguments["reduction"]
         if reduction == "none":
             return BatchTensor.from_local(func(**local), layout)
         if reduction == "mean":
@@ -52,7 +52,7 @@ def elementwise_loss(operands: tuple[str, ...]) -> Rule:
             return pending_reduction(loss, shape.numel(), rows=local["input"], dtype=narrow)
         if reduction == "batchmean":  # kl_div: over the first dimension of the input
             loss = func(**{**local, "reduction": "sum"})
-            return pending_reduction(loss, given["input"].shape[0], dtype=narrow, node="DivBackward0")
+            return pending_reduction(loss, arguments["input"].shape[0], dtype=narrow, node="DivBackward0")
         return pending_reduction(func(**local), 1, dtype=narrow) if reduction == "sum" else NotImplemented
 
     return rule
@@ -60,36 +60,40 @@ def elementwise_loss(operands: tuple[str, ...]) -> Rule:
 
 def class_loss(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``cross_entropy`` and ``nll_loss``, whose mean is over the weights of the classes that are not ignored."""
-    given = bound(func, args, kwargs)
-    layout = _row_layout(given["input"], given["target"])
-    if layout is None or given["input"].dim() == 1:
+    arguments = bound(func, args, kwargs)
+    layout = _row_layout(arguments["input"], arguments["target"])
+    if layout is None or arguments["input"].dim() == 1:
         return NotImplemented  # of one sample, the batch are the classes
-    given = _with_reduction(func, given)
-    local = {**given, "input": _rows(given["input"], layout), "target": _rows(given["target"], layout)}
-    weight = given["weight"]
+    arguments = _with_reduction(func, arguments)
+    local = {**arguments, "input": _rows(arguments["input"], layout), "target": _rows(arguments["target"], layout)}
+    weight = arguments["weight"]
     if weight is not None:
         local["weight"] = replicate(weight)
-    if given["reduction"] == "none":
+    if arguments["reduction"] == "none":
         return BatchTensor.from_local(func(**local), layout)
     narrow = _widen(local, _WEIGHTED)
-    if given["reduction"] == "sum":
+    if arguments["reduction"] == "sum":
         return pending_reduction(func(**local), 1, dtype=narrow)
-    if given["reduction"] != "mean":
+    if arguments["reduction"] != "mean":
         return NotImplemented
     loss = func(**{**local, "reduction": "sum"})
     target: Tensor = local["target"]
     if target.is_floating_point():  # class probabilities: the mean is over the batch
         return pending_reduction(
-            loss, given["target"].numel() // given["target"].shape[1], dtype=narrow, node="DivBackward1"
+            loss, arguments["target"].numel() // arguments["target"].shape[1], dtype=narrow, node="DivBackward1"
         )
-    whole = known_whole(given["target"]) if isinstance(given["target"], BatchTensor) else given["target"]
+    whole = (
+        full_tensor_if_gathered(arguments["target"])
+        if isinstance(arguments["target"], BatchTensor)
+        else arguments["target"]
+    )
     if whole is not None and not (weight is not None and weight.requires_grad):  # every rank can count them
-        count = _counted(whole, given["ignore_index"], weight).to(loss.dtype)
+        count = _counted(whole, arguments["ignore_index"], weight).to(loss.dtype)
         return pending_reduction(loss, count, rows=local["input"], dtype=narrow)
-    count = _counted(target, given["ignore_index"], local["weight"]).to(loss.dtype)
+    count = _counted(target, arguments["ignore_index"], local["weight"]).to(loss.dtype)
     if weight is None:
         with torch._C.DisableTorchFunctionSubclass():
-            expected = given["target"].numel()
+            expected = arguments["target"].numel()
         return pending_reduction(loss, expected, count, local["input"], dtype=narrow)
     if not weight.requires_grad:
         return pending_reduction(loss, math.nan, count, dtype=narrow)
@@ -120,29 +124,29 @@ def _widen(local: dict[str, Any], names: tuple[str, ...]) -> torch.dtype | None:
 def bound(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Bind a function's arguments by name."""
     defaults, required = _defaults(func)
-    given = {**dict(zip(defaults, args, strict=False)), **kwargs}
-    if len(args) > len(defaults) or not required <= given.keys() <= defaults.keys():
+    arguments = {**dict(zip(defaults, args, strict=False)), **kwargs}
+    if len(args) > len(defaults) or not required <= arguments.keys() <= defaults.keys():
         inspect.signature(func).bind(*args, **kwargs)  # raises what Python would
-    return {**defaults, **given}
+    return {**defaults, **arguments}
 
 
-def _with_reduction(func: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
+def _with_reduction(func: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
     """Put ``reduction`` in the place of what stood for it before torch 1.0, of which torch warns."""
-    averages, reduces = given.get("size_average"), given.get("reduce")
-    rest = {name: value for name, value in given.items() if name not in ("size_average", "reduce")}
-    if not _is_of_old(given):
-        if func is F.kl_div and given["reduction"] == "mean":
+    averages, reduces = arguments.get("size_average"), arguments.get("reduce")
+    rest = {name: value for name, value in arguments.items() if name not in ("size_average", "reduce")}
+    if not _is_of_old(arguments):
+        if func is F.kl_div and arguments["reduction"] == "mean":
             func(torch.zeros(0), torch.zeros(0))  # it warns of its mean (torch 2.13)
         return rest
-    x, target = given["input"], given["target"]
+    x, target = arguments["input"], arguments["target"]
     without_rows = [torch.zeros((0, *t.shape[1:]), dtype=t.dtype, device=t.device) for t in (x, target)]
     func(*without_rows, size_average=averages, reduce=reduces)
     is_none, is_mean = not (reduces is None or reduces), averages is None or averages  # 0 is as good as False
     return {**rest, "reduction": "none" if is_none else "mean" if is_mean else "sum"}
 
 
-def _is_of_old(given: dict[str, Any]) -> bool:
-    return given.get("size_average") is not None or given.get("reduce") is not None
+def _is_of_old(arguments: dict[str, Any]) -> bool:
+    return arguments.get("size_average") is not None or arguments.get("reduce") is not None
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..crossings import all_reduce
-from ..forms import known_whole, to_local
+from ..forms import full_tensor_if_gathered, to_local
 from ..pending_tensor import pending_reduction
 from ..tensor import BatchTensor, Rule
 from ..world import World
@@ -77,7 +77,7 @@ def of_all(name: str) -> Rule:
 
     def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         batch = args[0] if len(args) == 1 and not kwargs else None
-        if not isinstance(batch, BatchTensor) or batch.requires_grad or known_whole(batch) is not None:
+        if not isinstance(batch, BatchTensor) or batch.requires_grad or full_tensor_if_gathered(batch) is not None:
             return local(func, args, kwargs)  # of equal entries, each has a part in the gradient
         rows = to_local(batch)
         if min(batch._layout.counts) == 0 or rows.numel() == 0 or rows.is_complex():
@@ -94,12 +94,12 @@ def compare(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if len(pair) < 2 or not all(isinstance(value, Tensor) for value in pair):
         return NotImplemented
     layout = common_layout([*pair])
-    has_wholes = all(not isinstance(value, BatchTensor) or known_whole(value) is not None for value in pair)
+    has_wholes = all(not isinstance(value, BatchTensor) or full_tensor_if_gathered(value) is not None for value in pair)
     if layout is None or has_wholes or (pair[0].shape != pair[1].shape and func in _OF_ONE_SHAPE):
         return NotImplemented
     left, right = map(cutter(layout, broadcast_dims([*pair])), pair)
-    own = func(left, right, *args[2:], **kwargs)
-    return bool(_of_ranks(torch.tensor(own, device=left.device)).all())
+    local = func(left, right, *args[2:], **kwargs)
+    return bool(_of_ranks(torch.tensor(local, device=left.device)).all())
 
 
 _OF_ONE_SHAPE = (torch.equal, Tensor.equal)

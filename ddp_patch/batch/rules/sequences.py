@@ -125,7 +125,7 @@ def cell(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _draws(any_number: bool) -> AbstractContextManager[None]:
-    return World.get().own_draws() if any_number else nullcontext()
+    return World.get().local_draws() if any_number else nullcontext()
 
 
 def _states(states: Any, layout: Layout, dims: int) -> list[Tensor] | None:

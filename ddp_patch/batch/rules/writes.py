@@ -12,7 +12,7 @@ from ..names import writes_in_place
 from ..tensor import BatchTensor, Rule
 from ..versions import note_write
 from ..world import World
-from .elementwise import common_layout, cutter, own_form
+from .elementwise import common_layout, cutter, to_local_form
 from .indexing import getitem
 from .indices import index_dims, of_each_row, scalar, without_ellipsis
 
@@ -106,7 +106,7 @@ def scatter(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     writes = writes_in_place(func, kwargs)
     if writes and whole_is_seen(batch):
         return NotImplemented
-    rows = func(*map(own_form, args), **{name: own_form(value) for name, value in kwargs.items()})
+    rows = func(*map(to_local_form, args), **{name: to_local_form(value) for name, value in kwargs.items()})
     if not writes:
         return BatchTensor.from_local(rows, batch._layout)
     forget_whole(batch)

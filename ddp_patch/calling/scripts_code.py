@@ -23,11 +23,11 @@ def is_own(kind: type) -> bool:
     if kind in NAMESPACES:
         return True
     home = sys.modules.get(kind.__module__)
-    return kind.__module__ == "__main__" or home is None or is_own_file(getattr(home, "__file__", None) or "")
+    return kind.__module__ == "__main__" or home is None or is_scripts_file(getattr(home, "__file__", None) or "")
 
 
 @functools.lru_cache(maxsize=4096)
-def is_own_file(path: str) -> bool:
+def is_scripts_file(path: str) -> bool:
     """Tell a file of the script's from those of Python and of installed packages."""
     if not path or path.startswith((OURS, "<frozen", *_PYTHONS)):
         return False
