@@ -225,3 +225,15 @@ def parts_on_batches():
 def test_a_part_that_is_given_what_was_computed_of_all_rows_stays_on_rows(ranks):
     for found in ranks.call(parts_on_batches, 2).ok().results:
         assert [name.split()[0] for name in found] == ["ScaledTwice"]
+
+
+def reasons_of_a_sum_by_the_number_of_rows():
+    sum_habits.a_sum_by_the_number_of_rows()
+    return [*ddp_patch.report().ledger.on_batches.values()]
+
+
+def test_a_sum_by_the_number_of_rows_is_told_apart(ranks):
+    for found in ranks.call(reasons_of_a_sum_by_the_number_of_rows, 2).ok().results:
+        assert [reason.partition(", as where ")[2] for reason in found] == [
+            "a sum is divided by the number of rows. Take a mean instead"
+        ]

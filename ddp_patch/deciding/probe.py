@@ -27,6 +27,7 @@ from .copies import NormInput
 from .trial_run import NotTriedError, Side, TrialRun, is_of_machine, run_both
 
 OWN_DRAWS = "its forward draws from a generator of the script's own, and may branch on what it draws"
+_OTHER_ROWS = "its outputs for some rows depend on the other rows of the batch"
 DRAW_OUTSIDE = "Draw in the script, and pass what was drawn as an argument"
 
 
@@ -136,7 +137,9 @@ def _compared(module: nn.Module, run: TrialRun, which: RowRuns, vector: bool, cl
         return dims, ""
     if isinstance(module, torch.jit.ScriptModule):
         return None, f"scripted code cannot be synchronised between ranks ({_scripted(module)})"
-    return None, "its outputs for some rows depend on the other rows of the batch"
+    if run.parts and are_alike and run.rows.trial.is_sized:
+        return None, f"{_OTHER_ROWS}, as where a sum is divided by the number of rows. Take a mean instead"
+    return None, _OTHER_ROWS
 
 
 def _are_of_all(whole: Sequence[NormInput], rows: Sequence[NormInput], which: RowRuns) -> bool:
