@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from ..batch.world import World
 from ..calling.call_mode import CallMode
-from .probe import SplitDecision
+from .decide import SplitDecision
 
 
 @contextmanager

@@ -21,10 +21,10 @@ from ..calling.rows import as_batches, detached, writing_back
 from ..structure import leaves, map_leaves
 from .agreed import muted
 from .arguments import SavedArguments
+from .decide import SplitDecision, decide
 from .fingerprint import Fingerprints
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED
 from .observing import observation, observed, restored_if_it_fails, untouched
-from .probe import SplitDecision, decide
 
 
 class ObservedCall:

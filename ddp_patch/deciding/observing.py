@@ -31,8 +31,8 @@ from ..generators import same_draws, same_states, state_of
 from ..gradients.graphs import comes_from
 from ..structure import leaves, strided
 from .arguments import SavedArguments
+from .decide import DRAW_OUTSIDE, OWN_DRAWS, SplitDecision
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED, Guards
-from .probe import DRAW_OUTSIDE, OWN_DRAWS, SplitDecision
 from .state_snapshot import StateSnapshot
 from .trial_run import is_of_machine
 from .walk import OF_TORCH

@@ -12,9 +12,9 @@ from ..calling.census import ModuleContents
 from ..calling.entry import Entry
 from ..calling.rows import Arguments, as_batches, detached, first_rows, whole_arguments
 from .agreed import agreed, muted
+from .decide import SplitDecision, decide
 from .fingerprint import Fingerprints
 from .observing import of_few_rows, untouched
-from .probe import SplitDecision, decide
 from .state_snapshot import StateSnapshot
 from .trial_run import is_of_machine
 

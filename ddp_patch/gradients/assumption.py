@@ -9,7 +9,7 @@ from ..batch.pending import PendingReduction
 from ..batch.world import World
 from ..errors import BatchError
 from ..structure import leaves_below
-from .gradients import GradientSync
+from .gradient_sync import GradientSync
 from .parameter_hooks import ParameterHooks
 
 

@@ -13,7 +13,7 @@ from ..errors import DdpPatchError
 from .assumption import Assumption
 from .averages import align
 from .conversions import Conversions
-from .gradients import GradientSync, Loss
+from .gradient_sync import GradientSync, Loss
 from .loss_scale import LossScale
 from .nested_backwards import NestedBackwards
 from .parameter_hooks import ParameterHooks

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..batch.world import World
 from .averages import average
 from .grad_watch import grad_of, set_grad
-from .gradients import GradientSync
+from .gradient_sync import GradientSync
 from .graphs import leaves_of
 from .loss_scale import LossScale
 

@@ -13,11 +13,11 @@ from .. import extending
 from ..patch import Patch
 from ..session import Session
 from . import (
+    activation_checkpointing,
     already_distributed,
     attention_masks,
     autograd,
     batch_norm,
-    checkpoint,
     commands,
     compiled,
     data_loader,
@@ -46,7 +46,7 @@ from . import (
     prompts,
     random_states,
     ray_train,
-    recompute,
+    saving,
     scripted,
     shared,
     signals,
@@ -76,21 +76,10 @@ SUBJECTS = (
         compiled,
         modules,
     ),
-    *(
-        checkpoint,
-        state_dict,
-        device,
-        on_accelerators,
-        without_cuda,
-        system_random,
-        random_states,
-        files,
-        native_files,
-        hub,
-        profiles,
-    ),
+    *(saving, state_dict, device, on_accelerators, without_cuda, system_random, random_states, files, native_files),
+    *(hub, profiles),
     *(folders, commands, loggers, prompts, debuggers, ipython, warned, tensorboard, trackers, plots, ray_train),
-    *(recompute, batch_norm, scripted, transformer, attention_masks, transforms, exits, signals),
+    *(activation_checkpointing, batch_norm, scripted, transformer, attention_masks, transforms, exits, signals),
 )
 # Beside the rows, for what is no name.
 OTHERS = (compiled.keep_dynamo_out, optimizer.count_steps, plots.keep_off_screen)
@@ -100,7 +89,7 @@ LOCAL_SUBJECTS = (
     already_distributed,
     local,
     parallel_functions,
-    *(checkpoint, state_dict, device, on_accelerators, without_cuda, system_random, random_states, files, native_files),
+    *(saving, state_dict, device, on_accelerators, without_cuda, system_random, random_states, files, native_files),
     *(hub, profiles, folders, commands, loggers, prompts, debuggers, ipython, warned, tensorboard, trackers, plots),
     *(scripted, exits, signals),
 )

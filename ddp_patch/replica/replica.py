@@ -23,7 +23,7 @@ from ..gradients.accumulation import AccumulationSchedule
 from ..gradients.backward_passes import BackwardPasses
 from ..gradients.compression import compress
 from ..gradients.flags import Flags
-from ..gradients.gradients import GradientSync
+from ..gradients.gradient_sync import GradientSync
 from ..gradients.option_trial import Built
 from ..job.job import Job
 from ..options import Options

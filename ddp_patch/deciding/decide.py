@@ -1,4 +1,4 @@
-"""Try a module once, before its rows are computed apart for good.
+"""Decide whether a module splits: it is tried once, before its rows are computed apart for good.
 
 A loss over all pairs of a batch, a discriminator that compares the batch's samples, a BatchNorm of the author's own:
 split over ranks, they would silently compute something else. The trial runs two copies without gradients, one on what

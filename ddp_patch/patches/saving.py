@@ -1,4 +1,7 @@
-"""torch.save, and what other libraries have like it: once per job, atomically, and finished when it returns."""
+"""torch.save, and what other libraries have like it: once per job, and finished when it returns.
+
+How a file is written, so that nobody reads a part of it: ``effects/checkpoints.py``.
+"""
 
 from __future__ import annotations
 
