@@ -135,10 +135,11 @@ class SplitDecisions:
             forms.fail_on_batches = True
             return self._tried(call, entry, rows, CallMode.WHOLE, observed.before)
         is_alike = self.fingerprints.of(call.module, self._census.of(call.module))[1] == form[0][1]
+        # It bound something outside anew, as a first call may: the next one of this form is looked at once more.
+        has_rebound = observed.changed(is_alike) and is_alike and form not in forms.rebound
         # On every rank or on none: a trial may need all of them.
-        again = observed.changed(is_alike) and is_alike and form not in forms.rebound
-        every = [answer[0] for answer in self._world.share([[observed.seen.mixing, again]])]
-        mixing = next((its for its, _ in every if its is not None), None)
+        answers = [answer[0] for answer in self._world.share([[observed.seen.mixing, has_rebound]])]
+        mixing = next((reason for reason, _ in answers if reason is not None), None)
         if mixing is not None:
             decision = SplitDecision(CallMode.BATCHES, mixing)
         else:
@@ -146,7 +147,7 @@ class SplitDecisions:
         decision = agreed(self._world, completed_by(observed.outputs, entry, decision, observed.seen))
         if decision.how is not CallMode.ROWS and entry.guessed:
             self._memory[call.module].update(dict.fromkeys(entry.guessed))
-        elif any(may for _, may in every):
+        elif any(has_rebound for _, has_rebound in answers):
             forms.rebound.add(form)
         else:
             self._settle(call, form, decision, entry, observed.seen.is_sized)

@@ -18,14 +18,14 @@ from .shadow import shadow_of
 class Growing:
     """Gives loaders whose batches have grown."""
 
-    def __init__(self, size: int, ledger: Ledger) -> None:
+    def __init__(self, factor: int, ledger: Ledger) -> None:
         """Start with none.
 
         Args:
-            size: how many times as big a batch is.
+            factor: how many times as big a batch is.
             ledger: of the session.
         """
-        self._size = size
+        self._factor = factor
         self._ledger = ledger
         self._grown: weakref.WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = weakref.WeakKeyDictionary()
 
@@ -49,11 +49,13 @@ class Growing:
                 f"{script_line()}: batch='per_device' cannot let batches grow that the dataset makes "
                 "(batch_size=None). Let it give rows and write batch_size=..., or leave batch='per_device' out."
             )
-        cached = self._grown.get(loader)  # whose truth would be its length, which a stream may lack
+        cached = self._grown.get(loader)
         changes: dict[str, Any] = {"batch_sampler": self._bigger(loader.batch_sampler)}
         if loader.batch_size is not None:  # by which torch counts the batches of a stream
-            changes["batch_size"] = loader.batch_size * self._size
-        grown = shadow_of(loader, changes) if cached is None else cached
+            changes["batch_size"] = loader.batch_size * self._factor
+        grown = (
+            shadow_of(loader, changes) if cached is None else cached
+        )  # its truth is its length: a stream may lack one
         grown.__dict__.update({**loader.__dict__, **changes})
         self._grown[loader] = grown
         return grown
@@ -76,14 +78,14 @@ class Growing:
         if loader.batch_sampler is None:
             return wrapped()
         if isinstance(loader.dataset, IterableDataset):
-            rows, size = len(loader.dataset), (loader.batch_size or 1) * self._size  # type: ignore[arg-type]
+            rows, size = len(loader.dataset), (loader.batch_size or 1) * self._factor  # type: ignore[arg-type]
             return rows // size if loader.drop_last else -(-rows // size)
         return len(self._bigger(loader.batch_sampler))
 
     def _bigger(self, batches: Any) -> Any:
         if type(batches) is BatchSampler:
-            return BatchSampler(batches.sampler, batches.batch_size * self._size, batches.drop_last)
-        return Together(batches, self._size)
+            return BatchSampler(batches.sampler, batches.batch_size * self._factor, batches.drop_last)
+        return Together(batches, self._factor)
 
 
 class Together(Sampler[list[Any]]):
