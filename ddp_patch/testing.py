@@ -156,12 +156,13 @@ class _Check:
                     f"{self._rule.name} fails on tensors that want gradients: {error}. If it only gets data, write "
                     "check_rule(..., gradients=False)"
                 ) from error
-            if count == self.rows or not (others := self._with_as_many_rows()):
+            hint = self._if_whole()
+            if others := self._with_as_many_rows():
+                named = {**self._named(), **others}
+                hint = f". Other arguments have as many rows: if they are batches, register it with dims={named}"
+            if count == self.rows or not hint:
                 raise
-            raise RuleError(
-                f"{self._rule.name} fails on {count} of {self.rows} rows: {error}. Other arguments have as many rows: "
-                f"if they are batches as well, say so where it is registered: dims={ {**self._named(), **others} }"
-            ) from error
+            raise RuleError(f"{self._rule.name} fails on {count} of {self.rows} rows: {error}{hint}") from error
         if self._rule.kind in KINDS and not isinstance(result, Tensor):
             raise RuleError(f"{self._rule.name} gives {type(result).__name__}; a reduction gives one tensor")
         for other in leaves_below(nodes_of(result), input_nodes):

@@ -48,9 +48,11 @@ def test_importing_the_package_imports_nothing_heavy():
     assert not {"torch", "numpy", "accelerate", "wrapt"} & set(loaded)
 
 
-def test_importing_the_package_takes_no_time_worth_mentioning():
-    source = "import time; start = time.process_time(); import ddp_patch; print(time.process_time() - start)"
-    assert min(float(python(source)) for _ in range(5)) < 0.05
+def test_importing_the_package_imports_little():
+    source = "import sys; before = set(sys.modules); import ddp_patch; print(*set(sys.modules) - before)"
+    loaded = python(source).split()
+    assert len([name for name in loaded if name.startswith("ddp_patch")]) <= 15
+    assert len(loaded) <= 45
 
 
 WATCHED = """

@@ -305,7 +305,7 @@ def test_an_operator_is_checked_as_it_is_registered():
 
 def test_another_argument_with_as_many_rows_is_named():
     x = torch.randn(7, 4, dtype=torch.float64)
-    with pytest.raises(RuleError, match=r"fails on . of 7 rows: .* say so where .*: dims=\{'x': 0, 'y': 0\}"):
+    with pytest.raises(RuleError, match=r"fails on . of 7 rows: .* register it with dims=\{'x': 0, 'y': 0\}"):
         check_rule(lambda x, y: x * y, x, x.clone(), dims={"x": 0})
 
 
@@ -317,6 +317,9 @@ def test_without_dims_every_argument_with_as_many_rows_is_a_batch():
     with pytest.raises(RuleError, match=r"(?s)is not rowwise: .*'b' was taken for a batch.*dims=\{'a': 0\}"):
         check_rule(mixes, x, x.clone())
     check_rule(ddp_patch.register_rowwise(dims={"a": 0})(lambda a, b: (a * b.sum(0)).cumsum(1)), x, x.clone())
+    scaled = ddp_patch.register_rowwise(lambda a, scale: a * scale)
+    with pytest.raises(RuleError, match=r"(?s)fails on 2 of 4 rows: .*'scale' was taken for a batch.*dims=\{'a': 0\}"):
+        check_rule(scaled, x[:4].clone(), torch.ones(4, dtype=torch.float64))
     weight = nn.Parameter(torch.randn(4, 4, dtype=torch.float64))  # whole where it is called
     check_rule(ddp_patch.register_rowwise(lambda a, weight: a @ weight), x[:4].clone(), weight)
 

@@ -217,16 +217,6 @@ def test_losses_and_sums_in_a_forward_leave_it_on_rows(ranks, nproc):
         assert found == {habit.__name__: [] for habit in (*loss_habits.ON_ROWS, *sum_habits.ON_ROWS)}
 
 
-def parts_on_batches():
-    sum_habits.parts_that_get_what_was_computed_of_all_rows()
-    return [*ddp_patch.report().ledger.on_batches]
-
-
-def test_a_part_that_is_given_what_was_computed_of_all_rows_stays_on_rows(ranks):
-    for found in ranks.call(parts_on_batches, 2).ok().results:
-        assert [name.split()[0] for name in found] == ["ScaledTwice"]
-
-
 def reasons_of_a_sum_by_the_number_of_rows():
     sum_habits.a_sum_by_the_number_of_rows()
     return [*ddp_patch.report().ledger.on_batches.values()]

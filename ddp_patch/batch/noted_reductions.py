@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..structure import leaves
 from .layout import Layout, RowPlacement
 from .observation import Observation
 from .pending_tensor import PendingTensor
@@ -35,7 +36,20 @@ def losses_of(seen: Observation) -> tuple[Reduction, ...]:
     calls: list[Reduction] = seen.reductions
     if not any(call.where for call in calls if call.name in SUMS):
         calls = [call for call in calls if call.name not in SUMS]
-    return tuple(replace(call, meets_rows=seen.meets_rows) for call in calls)
+    return tuple(replace(call, meets_rows=call.meets_rows or seen.meets_rows) for call in calls)
+
+
+def sum_returned(seen: Observation, result: Any) -> str:
+    """Say why a forward stays on batches whose script would see a part of a sum's gradient; nothing if none would.
+
+    Args:
+        seen: of the call.
+        result: of the call.
+    """
+    nodes = [leaf.grad_fn for _, leaf in leaves(result) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
+    if seen.meets_rows and any(node in seen.sums for node in nodes):
+        return "it returns a sum over the batch that its rows meet. Return what is computed of it"
+    return ""
 
 
 def has_sums(calls: Sequence[Reduction]) -> bool:
@@ -103,6 +117,7 @@ def _observed(
         else:
             seen.tied(f"{name} looks at the whole batch")
     else:
+        reduction = replace(reduction, meets_rows=not result.requires_grad)
         seen.sums.append(result.grad_fn)
     seen.reductions.append(reduction)
     return result
@@ -123,7 +138,10 @@ def _observed_sum(
             result = function(*args, **kwargs)
     if where is not None and isinstance(result, BatchTensor):
         where = None
-    if where is not None:
-        seen.sums.append(result.grad_fn)
-    seen.reductions.append(Reduction(name, {} if where is None else {0: where}))
+    if where is None:
+        seen.reductions.append(Reduction(name, {}))
+        return result
+    seen.sums.append(result.grad_fn)
+    # Of what is frozen now nobody sees whether it is trained by rows; it may be trained later.
+    seen.reductions.append(Reduction(name, {0: where}, not result.requires_grad))
     return result

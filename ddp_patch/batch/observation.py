@@ -79,11 +79,9 @@ class Observation:
 
     def crossed(self) -> None:
         """The function at work looks at the rows of other ranks."""
-        if self._paused:
-            return
-        if self.is_known:
+        if not self._paused and self.is_known:
             self.tied(f"{self.function} looks at the whole batch", here=True)
-        else:
+        elif not self._paused:
             self.unknown[self.function] = None
 
     def tried(self, func: Any, args: Any, kwargs: Any, lasts: bool) -> TriedCall | None:
@@ -189,6 +187,12 @@ class Observation:
         else:
             why = f"a tensor of shape {tuple(tensor.shape)} that is no parameter of the module is trained with it"
             self.tied(why, "Make it a parameter of the module", here=True)
+
+    def met_function(self, args: Any) -> None:
+        """An autograd function of the script's is called, with what it may do to the gradients of sums."""
+        plain = [leaf for _, leaf in leaves(args) if isinstance(leaf, Tensor) and not hasattr(leaf, "_layout")]
+        if not self._paused and any(leaf.requires_grad and not self._is_own(leaf, ()) for leaf in plain):
+            self.tied("an autograd function is given a sum over the batch", here=True)
 
     def made(self, batch: Any) -> None:
         """A batch was made."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -11,6 +14,7 @@ from ..batch.versions import note_write, version
 from ..calling.calls import Call
 from ..calling.containers import Containers
 from ..calling.rows import Arguments
+from ..structure import leaves, leaves_below
 
 
 class SavedArguments:
@@ -40,3 +44,10 @@ class SavedArguments:
                 with torch.inference_mode(form.is_inference()), torch.no_grad():
                     form.copy_(saved)
                 note_write(form)
+
+
+def trained_leaves(values: Any) -> Iterator[Tensor]:
+    """Tensors that gradients of these would be accumulated into."""
+    for _, leaf in leaves(values):
+        if isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) and leaf.requires_grad:
+            yield from [leaf] if leaf.grad_fn is None else leaves_below([leaf.grad_fn])

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batch.layout import Layout, RowPlacement
-from ..batch.noted_reductions import losses_of
+from ..batch.noted_reductions import losses_of, sum_returned
 from ..batch.observation import Observation
 from ..batch.row_sums import noticed
 from ..batch.rules.elementwise import to_local_form
@@ -30,7 +30,7 @@ from ..errors import DdpPatchError, LockstepError
 from ..generators import same_draws, same_states, state_of
 from ..gradients.graphs import comes_from
 from ..structure import leaves, strided
-from .arguments import SavedArguments
+from .arguments import SavedArguments, trained_leaves
 from .decide import DRAW_OUTSIDE, OWN_DRAWS, SplitDecision
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED, Guards
 from .state_snapshot import StateSnapshot
@@ -50,11 +50,9 @@ def observation(call: Call, layout: Layout, stands: Callable[[], StateSnapshot])
         stands: notes what its code may change.
     """
     # Arguments are crossed at the module's door, and what becomes of them inside is theirs.
-    passed = [leaf for _, leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor) and leaf.requires_grad]
-    passed = [leaf for leaf in passed if not isinstance(leaf, BatchTensor)]
-    doors, trained = {leaf.grad_fn for leaf in passed}, {id(leaf) for leaf in (*call.module.parameters(), *passed)}
+    trained = {id(leaf) for leaf in (*call.module.parameters(), *trained_leaves((call.args, call.kwargs)))}
     return Observation(
-        lambda tensor, sums: comes_from(tensor, lambda leaf: id(leaf) in trained, _MOST_NODES, doors.union(sums)),
+        lambda tensor, sums: comes_from(tensor, lambda leaf: id(leaf) in trained, _MOST_NODES, sums),
         layout,
         World.get().unruled_calls.agreed,
         lambda is_scripts: _as_it_was(call.module, stands if is_scripts else StateSnapshot),
@@ -180,6 +178,8 @@ def completed_by(result: Any, entry: Entry, decision: SplitDecision, seen: Obser
     if decision.how is not CallMode.ROWS:
         return decision
     dims = dims_of(result, entry, decision.dims)
+    if why := sum_returned(seen, result):
+        return SplitDecision(CallMode.BATCHES, why)
     if dims is None:
         return SplitDecision(CallMode.BATCHES, OTHER_ROWS)
     return dataclasses.replace(decision, dims=dims, losses=losses_of(seen))

@@ -8,11 +8,6 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
-from ..batch.crossings import Replicate, Shard
-
-# Crossings on the way into a module, which sum what its rows give: whatever lies below them is no matter of the module.
-_DOORS = tuple(f"{crossing.__name__}Backward" for crossing in (Replicate, Shard))  # as torch 2.13 names their nodes
-
 
 def comes_from(tensor: Tensor, is_own: Callable[[Any], bool], most: int, ends: Collection[Any] = ()) -> bool:
     """Tell whether a rank's share may flow back through the graph of a tensor that every rank has whole.
@@ -24,7 +19,7 @@ def comes_from(tensor: Tensor, is_own: Callable[[Any], bool], most: int, ends: C
         tensor: wants a gradient.
         is_own: tells such leaves.
         most: nodes to look at.
-        ends: nodes at which what rows give is summed, as on the way into a module: nothing below them is looked at.
+        ends: nodes at which what rows give is summed: nothing below them is looked at.
     """
     if tensor.grad_fn is None:
         return is_own(tensor)
@@ -34,9 +29,7 @@ def comes_from(tensor: Tensor, is_own: Callable[[Any], bool], most: int, ends: C
         if node in ends:
             continue
         if isinstance(node, BackwardCFunction):
-            if node.name() not in _DOORS:
-                return False
-            continue
+            return False
         if hasattr(node, "variable") and not is_own(node.variable):
             return False
         children = {child for child, _ in node.next_functions if child is not None} - seen

@@ -75,8 +75,7 @@ def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
 def _apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     instance = wrapped.__self__ if instance is None else instance  # wrapt does not know methods of a class from C
     of_script = is_scripts(instance)
-    if of_script and session.replicas.forwards.running:
-        session.world.may_assume = False  # its backward may clamp or normalise
+    session.world.may_assume &= not (of_script and session.replicas.forwards.running)  # its backward may clamp
     if of_script and session.replicas.forwards.computes_rows and not session.world.sees_gradients:
         result = wrapped(*args, **kwargs)
         for node in {leaf.grad_fn: None for _, leaf in leaves(result) if _is_of_function(leaf)}:
@@ -86,6 +85,8 @@ def _apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kw
         return result
     # Below torch functions a batch has no graph: a Function would compute on the wrapper and drop the gradient.
     seen = session.world.observation
+    if seen is not None and of_script:
+        seen.met_function(args)
     if seen is not None and any(isinstance(leaf, BatchTensor) for _, leaf in leaves(args)):
         layouts = study(instance, args, seen, session.world)
         with seen.paused():
@@ -93,8 +94,7 @@ def _apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kw
             # So that what is computed of it is seen as well; torch's have hooks, on what one process has.
             return _dealt(result, layouts, args) if of_script else result
     if of_script and not kwargs and any(isinstance(leaf, BatchTensor) for _, leaf in leaves(args)):
-        stands = session.applied.takes(instance, args)
-        if stands is not None:
+        if (stands := session.applied.takes(instance, args)) is not None:
             return session.applied.call(stands, args)
     return _on_whole(session, wrapped, instance, args, kwargs)
 

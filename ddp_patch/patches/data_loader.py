@@ -10,7 +10,6 @@ from ..patch import Args, Kwargs, Patch
 from ..session import Session
 
 _DEALS = "deals the rows of each batch; `num_workers` is divided among the ranks of a host"
-_COUNTS = 'counts batches that have grown, with `batch="per_device"`'
 _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 
 

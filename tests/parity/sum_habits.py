@@ -183,7 +183,6 @@ ON_ROWS = (
     the_entropy_of_a_mean,
     a_usual_mean_that_is_kept,
     rows_divided_by_what_all_rows_have,
-    rows_that_a_mean_multiplies,
     sums_of_other_types,
 )
 
@@ -334,31 +333,3 @@ def compiled_with_sums():
     return summed(
         lambda net, errors, logits, *rest: errors.mean() + (logits - logits.mean(0)).square().mean(), net=Compiled
     )
-
-
-class Scaled(nn.Module):
-    """A layer whose rows meet what it is given, and what becomes of that."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x, scale):
-        return self.layer(x) * scale.exp() + scale
-
-
-class ScaledTwice(nn.Module):
-    """Gives a part what was computed of a parameter, and then of all rows, too."""
-
-    def __init__(self):
-        super().__init__()
-        self.part, self.last, self.scale = Scaled(), nn.Linear(4, 3), nn.Parameter(torch.zeros(4))
-
-    def forward(self, x):
-        hidden = self.part(x, self.scale * 2)
-        near = torch.cdist(hidden, hidden).mean(1, keepdim=True)
-        return self.last(self.part(hidden * near, hidden.std(0) * self.scale.exp()).tanh())
-
-
-def parts_that_get_what_was_computed_of_all_rows():
-    return fit(ScaledTwice())
