@@ -45,13 +45,6 @@ class _Sums(TorchFunctionMode):
         return reduced(World.get(), name, func, args, kwargs)
 
 
-def _note_kept_gradient() -> None:
-    seen = World.get().observation
-    if seen is not None and not seen.is_paused:
-        # What rows give it is summed below it.
-        seen.tied("its forward keeps the gradient of what it computes of the batch (retain_grad)", here=True)
-
-
 def _is_below(frame: FrameType | None) -> bool:
     """Tell a call by ddp_patch itself, or inside of a script's autograd function, which is taken as one."""
     if frame is not None and frame.f_code.co_filename.startswith(_OURS):

@@ -93,9 +93,9 @@ def _apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kw
             result = _on_whole(session, wrapped, instance, args, kwargs)
             # So that what is computed of it is seen as well; torch's have hooks, on what one process has.
             return _dealt(result, layouts, args) if of_script else result
-    if of_script and not kwargs and any(isinstance(leaf, BatchTensor) for _, leaf in leaves(args)):
-        if (stands := session.applied.takes(instance, args)) is not None:
-            return session.applied.call(stands, args)
+    is_alone = of_script and not kwargs and any(isinstance(leaf, BatchTensor) for _, leaf in leaves(args))
+    if is_alone and (stands := session.applied.takes(instance, args)) is not None:
+        return session.applied.call(stands, args)
     return _on_whole(session, wrapped, instance, args, kwargs)
 
 

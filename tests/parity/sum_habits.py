@@ -333,3 +333,54 @@ def compiled_with_sums():
     return summed(
         lambda net, errors, logits, *rest: errors.mean() + (logits - logits.mean(0)).square().mean(), net=Compiled
     )
+
+
+class Clamped(torch.autograd.Function):
+    """Gives back what it gets, and a part of its gradient."""
+
+    @staticmethod
+    def forward(ctx, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.clamp(-0.01, 0.01)
+
+
+def means_whose_gradient_a_function_clamps():
+    def end(net, errors, logits, *rest):
+        return Clamped.apply(errors.mean()) * 2 + Clamped.apply(logits.mean(0)).square().sum() + errors.sum(1).mean()
+
+    return summed(end)
+
+
+def a_mean_that_is_returned_and_meets_rows():
+    def end(net, errors, logits, *rest):
+        mean = logits.mean(0)
+        return (logits - mean * net.scales).square().mean(), mean
+
+    def hooked(model, x, y):
+        loss, mean = model(x, y)
+        mean.register_hook(lambda grad: grad.clamp(-0.01, 0.01))
+        return loss + mean.square().sum()
+
+    def ended(net, logits, hidden, x, y):
+        return end(net, net.errors(hidden, x), logits)
+
+    return fit(WithSums(ended), hooked)
+
+
+def layers_that_are_frozen_at_first():
+    def thaw(net, step):
+        for parameter in (*net.first.parameters(), *net.last.parameters(), *net.places.parameters()):
+            parameter.requires_grad_(step > 2)
+
+    class Frozen(WithSums):
+        def __init__(self, end):
+            super().__init__(end)
+            self.extra = nn.Parameter(torch.ones(3))
+
+    def end(net, errors, logits, *rest):
+        return ((logits - logits.mean(0)) * net.extra).square().mean() + errors.mean()
+
+    return summed(end, thaw, net=Frozen)
