@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -16,7 +17,7 @@ from .noted_reductions import reduced
 from .world import World
 
 _NAMES: dict[Any, str] = {Tensor.sum: "sum", torch.sum: "sum", Tensor.mean: "mean", torch.mean: "mean"}
-_OURS = str(Path(__file__).parents[1])
+_OURS = str(Path(__file__).parents[1]) + os.sep
 _FUNCTIONS = torch.autograd.function.__file__
 
 
