@@ -147,7 +147,7 @@ def sums_of_other_types():
     def end(net, errors, logits, hidden, x, y):
         hits = (logits.argmax(1) == y).sum()
         wide = torch.sum(errors, [0, 1], keepdim=True).reshape(()) / 100
-        return errors.sum(dtype=torch.float32).double() / 100 + wide, hits / 100, (logits > 0).sum(0) / 100
+        return errors.float().sum(dtype=torch.float64) / 100 + wide, hits / 100, (logits > 0).sum(0) / 100
 
     return summed(end)
 
