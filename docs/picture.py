@@ -14,6 +14,7 @@ INK, FAINT, LINE, PAPER = "#1f2328", "#57606a", "#6e7781", "#ffffff"
 RANKS = (("#0550ae", "#ddf4ff"), ("#953800", "#fff1e5"))  # of rank 0 and rank 1: ink, fill
 FONT = "-apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 MONO = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
+OUTPUT_OF = ("prints, and saves model.pt", "prints and writes nothing")  # what each rank does with it
 UPPER, LOWER, HEIGHT = 92, 214, 72  # the two rows of boxes, one for each rank
 
 
@@ -53,7 +54,7 @@ def picture() -> str:
         *head(120, "your DataLoader", "every rank draws its order"),
         *head(340, "rows", "each rank loads its own"),
         *head(570, "your model", "DDP averages gradients"),
-        *head(836, "your script", "sees the whole batch"),
+        *head(836, "your script", "on each rank, sees the whole batch"),
     ]
     for index in range(8):
         ink, fill = RANKS[index // 4]
@@ -73,17 +74,16 @@ def picture() -> str:
             text(570, middle - 6, "forward, backward", 14),
             text(570, middle + 18, "of 32 rows", 14),
             arrow(654, middle, 714, middle, ink),
+            box(720, y, 232, HEIGHT, ink, "#f6f8fa"),
+            text(836, y + 21, "outputs.shape[0] == 64", 13, font_family=MONO),
+            text(836, y + 41, "loss.item()  # of 64 rows", 13, font_family=MONO),
+            text(836, y + 62, OUTPUT_OF[rank], 13, FAINT),
         ]
     parts += [
         arrow(570, UPPER + HEIGHT + 4, 570, LOWER - 4, both=True),
         text(582, 194, "gradients", 13, FAINT, "start"),
-        box(720, UPPER, 232, LOWER + HEIGHT - UPPER, INK, "#f6f8fa"),
-    ]
-    lines = ("outputs.shape[0] == 64", "loss.item()", "correct / len(dataset)", "print(...), torch.save(...)")
-    parts += [text(836, 124 + 26 * index, line, 13, font_family=MONO) for index, line in enumerate(lines)]
-    parts += [
-        text(836, 236, "the same on every rank;", 13, FAINT),
-        text(836, 256, "rank 0 alone prints and writes", 13, FAINT),
+        arrow(836, UPPER + HEIGHT + 4, 836, LOWER - 4, both=True),
+        text(848, 194, "sums, to be read", 13, FAINT, "start"),
         text(490, 346, "A function that needs the whole batch gets it, on every rank: slower, never wrong.", 14, FAINT),
     ]
     body = "\n".join(f"  {part}" for part in parts)
