@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import types
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,6 +19,7 @@ import torch
 import torch.nn.functional as F
 import wrapt
 from torch import nn
+from torch.optim import Optimizer
 
 from ..batch.rules.losses import LOSSES
 
@@ -103,7 +105,7 @@ def _calls(kind: type[nn.Module]) -> Any:
 
 
 class Compiling:
-    """How a script compiles a function, for the forwards of models that it calls."""
+    """How a script compiles a function, for the forwards of models and the steps of optimizers that it calls."""
 
     def __init__(self, how: dict[str, Any]) -> None:
         """Compile nothing yet.
@@ -114,6 +116,7 @@ class Compiling:
         self.how = {name: value for name, value in how.items() if name in _FOR_MODELS}
         # None holds its module, which is its first argument.
         self._forwards: weakref.WeakKeyDictionary[nn.Module, Any] = weakref.WeakKeyDictionary()
+        self._steps: weakref.WeakKeyDictionary[Optimizer, tuple[Any, Any]] = weakref.WeakKeyDictionary()
 
     @contextmanager
     def forward_of(self, module: nn.Module) -> Iterator[None]:
@@ -131,6 +134,54 @@ class Compiling:
                 yield
         finally:
             del attributes["_compiled_call_impl"]
+
+    @contextmanager
+    def steps_of(self, optimizers: Sequence[Optimizer]) -> Iterator[None]:
+        """Surround a function that runs as written: the steps of optimizers run compiled inside."""
+        steps = [_Step(optimizer, *self._compiled_step_of(optimizer)) for optimizer in optimizers]
+        try:
+            for step in steps:
+                step.put()
+            yield
+        finally:
+            for step in steps:
+                step.take_away()
+
+    def _compiled_step_of(self, optimizer: Optimizer) -> tuple[Any, Any]:
+        """Give its step as it is written, or as it was put on it (a scheduler counts the calls), and that compiled."""
+        written = vars(optimizer).get("step", type(optimizer).step)
+        if self._steps.get(optimizer, (None, None))[0] is not written:
+            self._steps[optimizer] = written, torch.compile(written, **self.how)
+        return self._steps[optimizer]
+
+
+class _Step:
+    """The compiled step of an optimizer, in place of its own for a while."""
+
+    def __init__(self, optimizer: Optimizer, written: Any, compiled: Any) -> None:
+        self._optimizer, self._own = optimizer, vars(optimizer).get("step")
+        self._is_put = False
+
+        @functools.wraps(written)
+        def step(*args: Any, **kwargs: Any) -> Any:
+            if not self._is_put:  # a scheduler that was made meanwhile calls it for good
+                return written(*args, **kwargs)
+            with stance("default"):
+                return compiled(*args, **kwargs)
+
+        # A scheduler asks for __func__.
+        self._step = types.MethodType(step, optimizer) if self._own is None else step
+
+    def put(self) -> None:
+        vars(self._optimizer)["step"], self._is_put = self._step, True
+
+    def take_away(self) -> None:
+        attributes, self._is_put = vars(self._optimizer), False
+        if attributes.get("step") is not self._step:
+            return
+        del attributes["step"]
+        if self._own is not None:
+            attributes["step"] = self._own
 
 
 _FOR_MODELS = ("backend", "mode", "options", "dynamic", "recompile_limit", "isolate_recompiles")

@@ -1,7 +1,7 @@
 """Functions that a script compiles, called on batches: in parts on rows, compiled, where they are traced whole.
 
 Others, which TorchDynamo cannot trace as one graph (a step that calls backward, a loss that prints), run as written,
-with the forwards of models in them compiled.
+with the forwards of models and the steps of optimizers in them compiled.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Functions:
         forwards = self._replicas.forwards
         before, forwards.compiling = forwards.compiling, compiling
         try:
-            with stance("force_eager"):
+            with compiling.steps_of(self._replicas.trained.optimizers()), stance("force_eager"):
                 return run(*args, **kwargs)
         finally:
             forwards.compiling = before

@@ -32,6 +32,10 @@ class Trained:
         self._ids = None
         self.has_optimizers = self.has_optimizers or not isinstance(optimizer, ByHand)
 
+    def optimizers(self) -> list[Any]:
+        """Those of the script that are alive."""
+        return [optimizer for optimizer in self._optimizers.values() if not isinstance(optimizer, ByHand)]
+
     def parameters(self) -> list[Any]:
         """The parameters, in their order and that of the optimizers."""
         groups = [group for optimizer in self._optimizers.values() for group in optimizer.param_groups]

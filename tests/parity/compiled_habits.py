@@ -640,6 +640,65 @@ def a_step_with_a_scheduler():
     return [*said, "step" in vars(optimizer)]
 
 
+def a_step_of_adam():
+    torch.compiler.reset()
+    model = model_of()
+    optimizer = torch.optim.Adam(model.parameters(), 0.05)
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    step, runs = compiled(step)
+    return [*[step(x, y).item() for x, y in batches(8)], runs["graphs"] > 9]
+
+
+def a_step_of_two_optimizers():
+    torch.compiler.reset()
+    model = model_of()
+    optimizers = [torch.optim.Adam(model[0].parameters(), 0.05), SGD(model[2].parameters(), 0.3, momentum=0.9)]
+    schedulers = [torch.optim.lr_scheduler.LinearLR(optimizers[0], 0.5, 1, 6)]
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        if len(schedulers) == 1:
+            schedulers.append(torch.optim.lr_scheduler.StepLR(optimizers[1], 2, 0.5))
+        for scheduler in schedulers:
+            scheduler.step()
+        return loss
+
+    step, _ = compiled(step)
+    said = [step(x, y).item() for x, y in batches(8)]
+    states = [value for each in optimizers for state in each.state.values() for value in state.values()]
+    said += [value.sum().item() for value in states if value is not None]
+    return [*said, *(vars(optimizer)["step"]._wrapped_by_lr_sched for optimizer in optimizers)]
+
+
+def a_step_with_a_closure():
+    torch.compiler.reset()
+    model = model_of()
+    optimizer = torch.optim.LBFGS(model.parameters(), 0.1, max_iter=3)
+
+    def step(x, y):
+        def closure():
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure)
+
+    step, _ = compiled(step)
+    return [float(step(x, y)) for x, y in batches(8)]
+
+
 def a_compiled_optimizer_step():
     torch.compiler.reset()
     model = model_of()
