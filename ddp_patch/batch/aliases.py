@@ -126,6 +126,21 @@ def holders_of(rows: Tensor | None) -> list[BatchTensor]:
     return [batch for batch in found if batch is not None and batch._rows is not None and memory(batch._rows) == key]
 
 
+def may_wait(batch: BatchTensor) -> bool:
+    """Tell whether what is written through a batch's whole need not reach its rows before somebody looks at them.
+
+    Entry by entry (``x[i] = value``), all rows would be copied for each. Where others share the rows, the order of
+    writes counts.
+    """
+    rows, whole = batch._rows, batch._whole
+    if not ALIASED or rows is None or whole is None or batch._is_slice or batch._is_aliased:
+        return False
+    if batch._whole_copy is not None or whole.is_inference() or whole.requires_grad or rows.requires_grad:
+        return False
+    holders = holders_of(rows)
+    return len(holders) == 1 and holders[0] is batch
+
+
 def holders_in(whole: Tensor) -> list[BatchTensor]:
     """Batches whose wholes lie in the same memory, and that the script has memory of; those with rows."""
     key = memory(whole)

@@ -5,14 +5,14 @@ Version counters tell which form changed last, so that in-place writes to either
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..errors import BatchError
 from . import aliases
-from .aliases import ALIASED, holders_of, memory
+from .aliases import ALIASED, holders_of, may_wait, memory
 from .crossings import all_gather, shard
 from .transforms import outside_transforms
 from .versions import is_same, node_of, note_write, version
@@ -52,10 +52,12 @@ def to_local(batch: BatchTensor) -> Tensor:
 
 def full_tensor(batch: BatchTensor) -> Tensor:
     """The whole batch, gathered once and remembered until it changes."""
-    if ALIASED or batch._whole_copy is not None:
-        _catch_up(batch)
     if World.current is not None and World.current.observation is not None:
         World.current.observation.crossed()
+    if batch._rows is not None and version(batch._rows) == batch._rows_seen and may_wait(batch):
+        return batch._whole  # type: ignore[return-value]
+    if ALIASED or batch._whole_copy is not None:
+        _catch_up(batch)
     if batch._is_aliased and batch._rows is not None and batch._whole is not None:
         _read_again(batch, batch._rows, batch._whole)
     if batch._whole is not None:
@@ -150,20 +152,6 @@ def _read_again(batch: BatchTensor, rows: Tensor, whole: Tensor) -> None:
         agree(batch)
 
 
-def mark_aliased(batch: BatchTensor, exported: Any = None) -> None:
-    """Note that the script got memory of a batch's whole.
-
-    Args:
-        batch: that was gathered.
-        exported: what the script got, if not another batch.
-    """
-    if batch._whole is not None and batch._whole.is_inference() and batch._whole_copy is None:
-        batch._whole_copy = batch._whole.clone()  # writes to inference tensors count no version
-    aliases.enter(batch, to_local(batch))
-    if exported is not None:
-        aliases.keep(batch, exported)
-
-
 def _catch_up(batch: BatchTensor) -> None:
     """Carry over what was written to this batch, and to those that only we still hold, which are then let go of."""
     if not _carry_over(batch):
@@ -224,19 +212,16 @@ def _written(batch: BatchTensor) -> Tensor | None:
     return whole if is_written else None
 
 
-def look_through(batch: BatchTensor) -> None:
-    """Note that a batch's whole is a view of another's: writes go through it, where all of them see it."""
-    batch._is_slice = True
-    aliases.enter_slice(batch)
-    if batch._whole is not None and batch._whole.is_inference():
-        mark_aliased(batch)
-
-
 def whole_is_seen(batch: BatchTensor) -> bool:
     """Tell whether somebody else looks at this batch's whole, so that writes have to go through it."""
     if batch._is_slice:
         return True
-    return bool(ALIASED) and any(other is batch for other in holders_of(to_local(batch)))
+    return bool(ALIASED) and any(other is batch for other in holders_of(any_rows(batch)))
+
+
+def any_rows(batch: BatchTensor) -> Tensor:
+    """The memory of its rows, whatever was written to the whole meanwhile."""
+    return to_local(batch) if batch._rows is None else batch._rows
 
 
 def catch_up_with(rows: Tensor) -> None:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from ..errors import BatchError
 from ..structure import leaves, map_leaves
-from .forms import look_through
 from .layout import Layout
+from .shared_memory import look_through
 from .tensor import BatchTensor
 from .world import World
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..structure import leaves, map_leaves
-from .forms import catch_up_with, full_tensor, look_through, mark_aliased, whole_is_seen
+from . import aliases
+from .forms import any_rows, catch_up_with, full_tensor, whole_is_seen
 from .versions import node_of, version
+from .world import World
 
 if TYPE_CHECKING:
     from .tensor import BatchTensor
@@ -27,6 +30,28 @@ def shares_memory(result: Any, whole: Tensor) -> bool:
         and result.layout is torch.strided
         and result.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
     )
+
+
+def mark_aliased(batch: BatchTensor, exported: Any = None) -> None:
+    """Note that the script got memory of a batch's whole.
+
+    Args:
+        batch: that was gathered.
+        exported: what the script got, if not another batch.
+    """
+    if batch._whole is not None and batch._whole.is_inference() and batch._whole_copy is None:
+        batch._whole_copy = batch._whole.clone()  # writes to inference tensors count no version
+    aliases.enter(batch, any_rows(batch))
+    if exported is not None:
+        aliases.keep(batch, exported)
+
+
+def look_through(batch: BatchTensor) -> None:
+    """Note that a batch's whole is a view of another's: writes go through it, where all of them see it."""
+    batch._is_slice = True
+    aliases.enter_slice(batch)
+    if batch._whole is not None and batch._whole.is_inference():
+        mark_aliased(batch)
 
 
 def note_view(batch: BatchTensor, sources: list[BatchTensor]) -> None:
@@ -91,7 +116,8 @@ def in_shared_memory(
         return value.forms[0].new_empty(()).expand(value.shape) if _is_batch(value) else value
 
     alike = Tensor.detach if func == _DATA else func  # ``.data`` of a view counts its writes apart
-    with torch.set_grad_enabled(target.requires_grad):
+    seen = World.get().observation  # rows share memory with their views by themselves
+    with torch.set_grad_enabled(target.requires_grad), nullcontext() if seen is None else seen.paused():
         of_whole = alike(*map_leaves(shaped, args), **map_leaves(shaped, kwargs))
     for view, (_, whole) in zip(found, leaves(of_whole), strict=True):
         if any(view is each for each in views):

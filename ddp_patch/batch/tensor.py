@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
-from .aliases import ALIASED, EXPORTS
+from .aliases import ALIASED, EXPORTS, may_wait
 from .forms import agree, full_tensor, write_back
 from .layout import Layout
 from .likeness import LikeTensor
@@ -242,7 +242,8 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], deal: Cal
                     f"{function_name(func)} changed the shape of a batch in place from {tuple(batch.shape)} to "
                     f"{tuple(whole.shape)}. Write the form that returns a new tensor."
                 )
-            write_back(batch)
+            if not may_wait(batch):
+                write_back(batch)
     for batch in batches:
         note_sharing(batch, result, getattr(func, "__name__", "") in EXPORTS)
     return nested(lambda value: next((batch for batch in batches if value is batch._whole), value), result)

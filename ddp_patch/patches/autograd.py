@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from ..batch.constants import full_tensor_of
-from ..batch.forms import full_tensor, look_through, to_local
+from ..batch.forms import full_tensor, to_local
 from ..batch.layout import Layout
 from ..batch.nested import nested
 from ..batch.nodes import has_output_hook, unhooked
 from ..batch.pending_tensor import PendingTensor, reduction_of, root_of
 from ..batch.rules.autograd_calls import as_list, is_of_batch
-from ..batch.shared_memory import shares_memory
+from ..batch.shared_memory import look_through, shares_memory
 from ..batch.tensor import BatchTensor
 from ..batch.transforms import is_mapped, is_wrapped, level_of, mapped, outside_transforms, unmapped
 from ..calling.compiled import is_traced
