@@ -78,8 +78,8 @@ class Session(Once):
         """Make what the script sees of loaders and models: whole batches."""
         world = self.world
         self.replicas = Replicas(self.options, self.job, world)
-        self.stream: Any = self.replicas.stream
-        """Of random numbers, told when the script seeds or comes back to a state."""
+        self.generators: Any = self.replicas.generators
+        """Of this rank's random numbers, told when the script seeds or comes back to a state."""
         self.unsettled = self.replicas.backwards.unsettled
         self.functions = Functions(self.replicas, world)
         self.applied = AppliedFunctions(self.replicas, world)
@@ -87,7 +87,7 @@ class Session(Once):
         world.computes_rows = lambda: forwards.computes_rows
         world.keeps_global = functools.partial(forwards.keeps_global, self.replicas.backwards.trains)
         world.unruled_calls.agreed = generic.agreed
-        world.local_draws = self.replicas.stream.entered
+        world.local_draws = self.replicas.generators.entered
         world.trains = lambda tensor: id(tensor) in self.replicas.trained.ids()
         grow = self.options.batch == "per_device"
         self.loaders = Loaders(self.replicas, self.job, world, self.options.timeout, grow=grow)

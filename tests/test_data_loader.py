@@ -83,7 +83,7 @@ def test_batches_are_those_of_one_process(ranks, options, nproc):
         assert result["seen"][: len(wanted)] == wanted
         assert result["len"] == len(result["seen"]) // 2
         assert result["draws"] == outcome.results[0]["draws"], "ranks see different values"
-        assert result["after"] == outcome.results[0]["after"], "the script's stream differs between ranks"
+        assert result["after"] == outcome.results[0]["after"], "the script's generator differs between ranks"
     drawn = [tuple(row) for batch in outcome.results[0]["draws"] for row in batch]
     assert len({value for row in drawn for value in row}) == 3 * len(drawn), "two rows drew the same number"
 

@@ -126,7 +126,7 @@ def test_ranks_see_the_devices_that_one_process_sees(tmp_path, way):
     assert started(script, tmp_path, 2, way) == started(script, tmp_path, 0)
 
 
-def streams():
+def draws():
     """Draws on the accelerator: alike in the script, apart in the ranks."""
     torch.manual_seed(3)
     torch.cuda.manual_seed_all(4)
@@ -139,8 +139,8 @@ def streams():
 
 
 def test_draws_on_the_accelerator_are_those_of_one_process(ranks, way):
-    alone = ranks.call(streams, 1).ok().results[0]
-    assert ranks.call(streams, 2, **way).ok().results == [alone] * 2
+    alone = ranks.call(draws, 1).ok().results[0]
+    assert ranks.call(draws, 2, **way).ok().results == [alone] * 2
 
 
 def checkpoint():

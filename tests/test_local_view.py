@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from torch.utils.tensorboard import SummaryWriter
 
 import ddp_patch
-from ddp_patch.local.streams import Streams
+from ddp_patch.local.generators import LocalGenerators
 from ddp_patch.replica.trained import Trained
 
 CASES = [
@@ -134,15 +134,15 @@ def test_under_an_exact_tail_nothing_that_ranks_take_in_turn_comes_twice(ranks, 
 
 
 def test_accelerators_are_seeded_once_with_torchs_generator():
-    streams = Streams(1, torch.device("cpu"))
-    assert streams.seed("torch.manual_seed", 5) == 5  # before the first epoch
-    streams.reseeded()
-    streams.part()
-    assert streams.seed("torch.manual_seed", 5) == 6
-    assert streams.seed("torch.cuda.manual_seed_all", 6) == 6  # by torch.manual_seed
-    streams.reseeded()
-    assert streams.seed("torch.cuda.manual_seed_all", 6) == 7  # by the script
-    streams.join()
+    generators = LocalGenerators(1, torch.device("cpu"))
+    assert generators.seed("torch.manual_seed", 5) == 5  # before the first epoch
+    generators.reseeded()
+    generators.make_per_rank()
+    assert generators.seed("torch.manual_seed", 5) == 6
+    assert generators.seed("torch.cuda.manual_seed_all", 6) == 6  # by torch.manual_seed
+    generators.reseeded()
+    assert generators.seed("torch.cuda.manual_seed_all", 6) == 7  # by the script
+    generators.restore_shared()
 
 
 def test_what_optimizers_train_has_one_order_on_all_ranks():

@@ -465,7 +465,7 @@ def test_a_plain_loop_sends_one_bucket_with_the_loss_and_one_metric_per_step(ran
         assert {kind: count for kind, count in result.items() if count} == {"gradient bucket": 1.0, "all_reduce": 1.0}
 
 
-def streams():
+def draws():
     """What rows draw and what the script draws."""
     torch.manual_seed(3)
     model = nn.DataParallel(nn.Sequential(nn.Linear(50, 50), nn.Dropout(0.5)))
@@ -480,13 +480,13 @@ def streams():
 
 
 @pytest.mark.slow
-def test_dropout_differs_between_ranks_and_the_script_stream_does_not(ranks):
-    first, second = ranks.call(streams, 2).ok().results
+def test_dropout_differs_between_ranks_and_the_script_generator_does_not(ranks):
+    first, second = ranks.call(draws, 2).ok().results
     assert first == second
     mask = first[0][0]
     assert mask[:4] != mask[4:]
     assert first[0][0] != first[0][1]
-    assert ranks.call(streams, 2).ok().results[0] == first, "not reproducible from the seed"
+    assert ranks.call(draws, 2).ok().results[0] == first, "not reproducible from the seed"
 
 
 def entries_of_rows():

@@ -74,7 +74,7 @@ class PerRankGenerators:
     def marked(self, state: Any) -> None:
         """The script keeps torch's state, to come back to what it draws now."""
         if self._script is None:
-            self._marks[state] = self.position()
+            self._marks[state] = self.torch_states()
 
     def returned(self, state: Any) -> None:
         """The script came back to a state that it kept."""
@@ -82,21 +82,21 @@ class PerRankGenerators:
             self._torch, self._accelerator = self._marks[state]
             self._seeded_from = torch.initial_seed()
 
-    def position(self) -> tuple[Any, Any]:
-        """Where the rank's torch generators stand, to draw the same again later."""
+    def torch_states(self) -> tuple[Any, Any]:
+        """Give the states of the rank's torch generators, to draw the same again later."""
         self._keep_seed()
         return self._torch, self._accelerator
 
     @contextmanager
-    def replayed(self, taken: tuple[Any, Any] | None) -> Iterator[None]:
-        """Draw inside from where ``taken()`` was, and afterwards as if nothing had been drawn."""
-        now = self.position()
-        if taken is not None:
-            self._torch, self._accelerator = taken
+    def replayed(self, earlier: tuple[Any, Any] | None) -> Iterator[None]:
+        """Draw inside from what ``torch_states`` gave earlier, and afterwards as if nothing had been drawn."""
+        now = self.torch_states()
+        if earlier is not None:
+            self._torch, self._accelerator = earlier
         try:
             yield
         finally:
-            if taken is not None:
+            if earlier is not None:
                 self._torch, self._accelerator = now
 
     def _keep_seed(self) -> None:

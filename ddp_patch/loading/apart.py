@@ -77,8 +77,8 @@ class Apart:
             raise
         finally:
             self._world.fetching.reset(fetching)
-            if self._sampler.streams is not None:
-                self._sampler.streams.leave()
+            if self._sampler.generators is not None:
+                self._sampler.generators.leave()
         rows, layout = self._sampler.sizes.popleft()
         if any(isinstance(leaf, BatchTensor) for _, leaf in leaves(data)):
             raise BatchError(

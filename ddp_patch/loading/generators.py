@@ -1,6 +1,6 @@
 """Generators that a loader's dataset or collate function holds.
 
-A reader carries them over to other ranks; where each rank loads its own rows, each draws from a stream of its own.
+A reader carries them over to other ranks; where each rank loads its own rows, each draws from its own random state.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def generators_of(loader: Any) -> list[Any]:
 
 
 def move(generator: Any, rank: int) -> None:
-    """Have a generator that stands alike on every rank go on in a stream of this rank's."""
+    """Have a generator that stands alike on every rank go on in a state of this rank's own."""
     _reseed(generator, rank_seed(_drawn_from(generator), rank))
 
 
@@ -65,49 +65,49 @@ def _reseed(generator: Any, seed: int) -> None:
         generator.seed(seed % 2**32)
 
 
-class FetchingStreams:
+class FetchingGenerators:
     """What this rank draws from while it fetches rows of an epoch in this process.
 
     torch's, random's and numpy's generators, and the dataset's own. These are drawn from once, alike on every rank, so
     that what the script seeds counts, and another epoch has other numbers.
     """
 
-    def __init__(self, stream: PerRankGenerators, generators: Sequence[Any], rank: int) -> None:
+    def __init__(self, per_rank: PerRankGenerators, held: Sequence[Any], rank: int) -> None:
         """Nothing is drawn yet.
 
         Args:
-            stream: of this rank, for the generators behind functions.
-            generators: of the dataset, where the script has said that its rows are dealt all the same.
+            per_rank: for the generators behind functions.
+            held: by the dataset, where the script has said that its rows are dealt all the same.
             rank: of this process.
         """
-        self._stream = stream
-        self._generators = list(generators)
+        self._per_rank = per_rank
+        self._held = list(held)
         self._rank = rank
-        self._states: list[Any] | None = None  # of this rank's streams
+        self._states: list[Any] | None = None  # of those held, as this rank left them
         self._scripts: list[Any] | None = None  # while the rank's are in place
 
     def enter(self) -> None:
         """Put them in place. Generators belong to the process: other threads would draw for the script."""
         if not script_thread.is_here():
             return
-        self._stream.enter()
-        if not self._generators or self._scripts is not None:
+        self._per_rank.enter()
+        if not self._held or self._scripts is not None:
             return
-        seeds = [_drawn_from(each) for each in self._generators] if self._states is None else []
-        self._scripts = [state_of(each) for each in self._generators]
-        for each, seed in zip(self._generators, seeds, strict=False):
+        seeds = [_drawn_from(each) for each in self._held] if self._states is None else []
+        self._scripts = [state_of(each) for each in self._held]
+        for each, seed in zip(self._held, seeds, strict=False):
             _reseed(each, rank_seed(seed, self._rank))
         if self._states is not None:
-            _set(self._generators, self._states)
+            _set(self._held, self._states)
 
     def leave(self) -> None:
         """Put the script's back."""
         if not script_thread.is_here():
             return
-        self._stream.leave()
+        self._per_rank.leave()
         if self._scripts is not None:
-            self._states = [state_of(each) for each in self._generators]
-            _set(self._generators, self._scripts)
+            self._states = [state_of(each) for each in self._held]
+            _set(self._held, self._scripts)
             self._scripts = None
 
 

@@ -24,7 +24,7 @@ from .apart import Apart, samples_as_they_are
 from .batches import as_dealt, common_rows, with_row_count
 from .channel import Channel
 from .collated import Collated
-from .generators import FetchingStreams, generators_of
+from .generators import FetchingGenerators, generators_of
 from .growing import Growing
 from .iterator import Batches
 from .listener import Listener
@@ -179,17 +179,17 @@ class Loaders:
         else:
             workers = divided(loader, self._world.rank, self._job.placement.local_world_size)
             drawn = workers.get("num_workers", 0) * workers.get("prefetch_factor", 0)
-            streams = None  # each worker has its own
+            generators = None  # each worker has its own
             if loader.num_workers == 0:
-                generators = generators_of(loader) if is_settled(loader) else []  # else one rank reads for all
-                streams = FetchingStreams(self._replicas.stream, generators, self._world.rank)
+                held = generators_of(loader) if is_settled(loader) else []  # else one rank reads for all
+                generators = FetchingGenerators(self._replicas.generators, held, self._world.rank)
             changes = {
                 **workers,
                 "batch_sampler": DealtBatches(
                     loader.batch_sampler,
                     self._world,
                     drawn_ahead(loader) - drawn,
-                    streams,
+                    generators,
                 ),
                 "in_order": True,  # batches out of order would differ between ranks
             }

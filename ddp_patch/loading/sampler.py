@@ -10,7 +10,7 @@ from typing import Any
 from ..batch.layout import Layout
 from ..batch.world import World
 from ..diagnosis.first_batches import FirstBatches
-from .generators import FetchingStreams
+from .generators import FetchingGenerators
 
 
 class Drawn:
@@ -82,18 +82,18 @@ class Drawn:
 class DealtBatches(Drawn):
     """A batch sampler that draws each global batch and hands over this rank's part of it."""
 
-    def __init__(self, batches: Any, world: World, ahead: int, streams: FetchingStreams | None) -> None:
+    def __init__(self, batches: Any, world: World, ahead: int, generators: FetchingGenerators | None) -> None:
         """Wrap the script's batch sampler.
 
         Args:
             batches: yields the indices of global batches.
             world: the ranks to deal to.
             ahead: as for every sampler.
-            streams: entered when this process is about to fetch rows of its own; None where its workers do.
+            generators: entered when this process is about to fetch rows of its own; None where its workers do.
         """
         super().__init__(batches, world, ahead)
         self.sizes: deque[tuple[int, Layout | None]] = deque()  # of the batches under way, oldest first
-        self.streams = streams
+        self.generators = generators
 
     def __iter__(self) -> Iterator[list[Any]]:
         """Begin an epoch."""
@@ -109,6 +109,6 @@ class DealtBatches(Drawn):
                 yield indices
                 continue
             start, length = layout.span(self.world.rank)
-            if self.streams is not None:
-                self.streams.enter()  # left once they are fetched
+            if self.generators is not None:
+                self.generators.enter()  # left once they are fetched
             yield indices[start : start + length]

@@ -23,10 +23,10 @@ from ..options import Options
 from .alike import compare
 from .batches import DealtBatches, DealtStream, EpochOf, OwnBatches, TakenBatches
 from .epochs import Epochs
+from .generators import LocalGenerators
 from .iterator import LocalIterator, longest, samplers_of
 from .models import LocalModels
 from .samplers import Dealt, Ranks, is_torchs, share_of
-from .streams import Streams
 
 Make = Callable[[DataLoader[Any]], Any]
 
@@ -39,7 +39,7 @@ class LocalLoaders:
         options: Options,
         world: World,
         models: LocalModels,
-        streams: Streams,
+        generators: LocalGenerators,
         per_host: int,
         on_epoch: Callable[[], None],
     ) -> None:
@@ -49,7 +49,7 @@ class LocalLoaders:
             options: of the session.
             world: the ranks.
             models: that are trained on the batches.
-            streams: of random numbers.
+            generators: that the script draws from.
             per_host: ranks of this host, which share the workers that the script asks for.
             on_epoch: called where all ranks begin one.
         """
@@ -57,10 +57,10 @@ class LocalLoaders:
         self._is_per_device = options.batch == "per_device"
         self._world = world
         self._models = models
-        self._streams = streams
+        self._generators = generators
         self._per_host = per_host
         self._on_epoch = on_epoch
-        self._ranks = Ranks(world.rank, world.size, streams.shared)
+        self._ranks = Ranks(world.rank, world.size, generators.shared)
         self._epochs = Epochs(world, models)
         self._epochs_of: dict[int, EpochOf] = {}  # by the identity of the batch sampler
         self._shadows = Shadows()
@@ -76,7 +76,7 @@ class LocalLoaders:
         try:
             self._on_epoch()
             if self._models.trained.ids():
-                self._streams.part()
+                self._generators.make_per_rank()
             self._models.renew()
             described = _described(loader)
             epoch = self._epochs.begin(loader, described)
@@ -95,9 +95,9 @@ class LocalLoaders:
             compare(self._world, loader, shadow, described)
             is_stream = isinstance(shadow.dataset, DealtStream)
             # It may shuffle as it goes: all ranks have to read it in one order.
-            with self._streams.shared() if is_stream else contextlib.nullcontext():
+            with self._generators.shared() if is_stream else contextlib.nullcontext():
                 iterator = make(shadow)
-            surround = self._streams.shared if is_stream and not shadow.num_workers else contextlib.nullcontext
+            surround = self._generators.shared if is_stream and not shadow.num_workers else contextlib.nullcontext
             name = f"{described} {script_line()}"
             self._world.ledger.has_grown = True
             # Torch's iterator of a stream has none, though its loader may.
@@ -146,7 +146,7 @@ class LocalLoaders:
         if isinstance(loader.dataset, IterableDataset):
             return self._of_stream(loader)
         changes, how = self._of_rows(loader)
-        # Workers' seeds come from this rank's stream: from the script's generator all ranks' would be the same.
+        # Workers' seeds come from this rank's random state: from the script's generator all ranks' would be the same.
         return {**changes, "generator": None}, how
 
     def _of_rows(self, loader: DataLoader[Any]) -> tuple[dict[str, Any], str]:

@@ -15,10 +15,10 @@ from ..patch import Patch
 from ..replica.discovery import Discovery
 from ..session import Session
 from .dealing import Dealing
+from .generators import LocalGenerators, OwnSeeds
 from .loaders import LocalLoaders
 from .local_numbers import LocalNumbers, digest
 from .models import LocalModels
-from .streams import OwnSeeds, Streams
 
 
 class LocalSession(Session):
@@ -26,14 +26,14 @@ class LocalSession(Session):
 
     def _make_view(self) -> None:
         placement = self.job.placement
-        self.stream: Streams = Streams(placement.rank, self.job.device)
+        self.generators: LocalGenerators = LocalGenerators(placement.rank, self.job.device)
         self.models = LocalModels(self.options, self.job, self.world)
         self.local_numbers = LocalNumbers(self.world, self.models.trained.rates)
         self.unsettled = self.models.unsettled
         self._local_dealing = Dealing(self.world, self.models.weights)
         per_host = placement.local_world_size
         self.local_loaders = LocalLoaders(
-            self.options, self.world, self.models, self.stream, per_host, self.local_numbers.compare
+            self.options, self.world, self.models, self.generators, per_host, self.local_numbers.compare
         )
         self.discovery = Discovery(self.models, self._patcher)
         self.by_hand = self._by_hand(self.models, None)
@@ -49,7 +49,7 @@ class LocalSession(Session):
         return self.models.modules()
 
     def _make_random(self) -> OwnSeeds:
-        return OwnSeeds(self.stream, self.rank_zero, self.owners)
+        return OwnSeeds(self.generators, self.rank_zero, self.owners)
 
     def adopt(self, optimizer: Any) -> None:
         """Take over an optimizer, made before or now, or one that got another group."""
@@ -64,7 +64,7 @@ class LocalSession(Session):
         self.local_loaders.close()
         self.models.close(settle and not self.ends_by_error)  # which other ranks may not have met
         if goes_on:
-            self.stream.join()
+            self.generators.restore_shared()
             remember_used(self.job)
 
     def _before_report(self) -> None:

@@ -69,7 +69,7 @@ def _again(session: Session, function: Callable[..., Any], keep_draws: bool) -> 
     replicas, world = session.replicas, session.world
     place = replicas.forwards.place
     # Torch keeps the one in place.
-    stream = replicas.stream.position() if keep_draws and not replicas.forwards.computes_rows else None
+    torch_states = replicas.generators.torch_states() if keep_draws and not replicas.forwards.computes_rows else None
     decisions: list[Ran] | None = None
 
     def run(_: Tensor | None, *hidden: Any, **kwargs: Any) -> Any:
@@ -80,7 +80,8 @@ def _again(session: Session, function: Callable[..., Any], keep_draws: bool) -> 
             seen = world.observation
             with replicas.recall.noting(decisions), nullcontext() if seen is None else seen.recomputed():
                 return function(*args, **kwargs)
-        with replicas.forwards.back_at(place), replicas.stream.replayed(stream), replicas.recall.giving(decisions):
+        redrawn = replicas.generators.replayed(torch_states)
+        with replicas.forwards.back_at(place), redrawn, replicas.recall.giving(decisions):
             return function(*args, **kwargs)
 
     return run

@@ -194,7 +194,7 @@ def _truth(session: LocalSession, wrapped: Any, instance: Tensor, args: Args, kw
 def _alike(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     if not session.rank_zero.in_lockstep():  # a dataset that loads this rank's rows
         return wrapped(*args, **kwargs)
-    with session.stream.shared():
+    with session.generators.shared():
         return wrapped(*args, **kwargs)
 
 

@@ -10,14 +10,14 @@ from ..session import Session
 
 def _get_state(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     state = wrapped(*args, **kwargs)
-    session.stream.marked(state)
+    session.generators.marked(state)
     return state
 
 
 def _set_state(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
     def bind(new_state: Any) -> None:
         wrapped(new_state)
-        session.stream.returned(new_state)
+        session.generators.returned(new_state)
 
     bind(*args, **kwargs)
 

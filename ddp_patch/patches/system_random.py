@@ -35,7 +35,7 @@ def _manual(what: str, *, of_all: bool = False) -> Wrapper:
         def bind(seed: Any) -> Any:
             made = wrapped(session.system_random.seed_of_rank_zero(what, seed))
             if of_all:  # torch's generators
-                session.stream.reseeded()
+                session.generators.reseeded()
             return made
 
         return bind(*args, **kwargs)

@@ -40,12 +40,12 @@ _MOST_NODES = 64  # of a graph that are looked at in every call
 class Forwards:
     """Carries out calls, and knows where among them this rank is."""
 
-    def __init__(self, world: World, stream: PerRankGenerators, recall: Recall, syncs_norms: bool) -> None:
+    def __init__(self, world: World, generators: PerRankGenerators, recall: Recall, syncs_norms: bool) -> None:
         """Start outside of any call.
 
         Args:
             world: the ranks.
-            stream: of this rank's random numbers.
+            generators: that rows draw from on this rank.
             recall: of how modules were computed.
             syncs_norms: the ranks meet in each BatchNorm.
         """
@@ -56,7 +56,7 @@ class Forwards:
         self._depth = 0  # > 0 while what a module calls is not looked at: it computes rows, say
         self.compiling: Compiling | None = None  # a compiled function runs on batches: what it calls is compiled
         self._world = world
-        self._stream = stream
+        self._generators = generators
         self._recall = recall
         self._syncs_norms = syncs_norms
 
@@ -94,7 +94,7 @@ class Forwards:
             breaks += compiled.BATCH_NORM
         written = compiled.writings(contents.layers) if breaks else None
         containers = Containers((call.args, call.kwargs), (entry.args, entry.kwargs))
-        is_outermost = self._stream.enter_torch()
+        is_outermost = self._generators.enter_torch()
         self.computes_rows, self._depth, self.count = True, self._depth + 1, self.count + 1
         try:
             if breaks or self.opened or self.compiling is not None:
@@ -115,7 +115,7 @@ class Forwards:
         finally:
             self.computes_rows, self._depth = False, self._depth - 1
             if is_outermost:
-                self._stream.leave()
+                self._generators.leave()
         try:
             if replica is not None:  # before they are batches: a rank's own tensors are hooked at once
                 outputs = replica.hook_outputs(outputs, entry.leaves)

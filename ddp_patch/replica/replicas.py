@@ -50,13 +50,13 @@ class Replicas:
         """Start without any replica."""
         self.rows: int | None = None  # size of the batch the script is working on
         self.discovering = True  # False once the script uses nn.DataParallel: it says itself what to distribute
-        self.stream = PerRankGenerators(world.rank, world.device)
+        self.generators = PerRankGenerators(world.rank, world.device)
         self.backwards = BackwardPasses(world, lambda: job.one_process.group, Tuning(options, world, compiled.is_used))
         self.hooks = module_hooks.HookCensus()
         self.census = Census()
         self.decisions = SplitDecisions(world, options.batch_dims, self.census)
         self.recall = Recall()
-        self.forwards = Forwards(world, self.stream, self.recall, options.sync_batchnorm)
+        self.forwards = Forwards(world, self.generators, self.recall, options.sync_batchnorm)
         self._shares = Shares(world, self.forwards) if options.report else None
         self.watching = False  # every module call is looked at
         self.watch: Callable[[], None] = lambda: None  # begins to do so

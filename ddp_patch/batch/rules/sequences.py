@@ -1,6 +1,6 @@
 """Attention and recurrent layers, whose samples lie in another dimension for each argument.
 
-Dropout inside their kernels is drawn for a rank's rows, from its own stream.
+Dropout inside their kernels is drawn for a rank's rows, from its own generators.
 """
 
 from __future__ import annotations

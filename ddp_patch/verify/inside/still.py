@@ -1,6 +1,6 @@
 """Random draws for rows, held still: the same for a row whichever rank computes or loads it.
 
-ddp_patch draws dropout masks, noise inside a forward and augmentation from a stream of each rank, so they are others
+ddp_patch draws dropout masks, noise inside a forward and augmentation from each rank's generators, so they are others
 than one process's. Held still, in all runs alike, dropout is off; noise in a module's forward is a fixed pattern along
 the last dimension; and what a dataset draws for an item follows from the item's number. What the script itself draws
 (initial weights, shuffles, noise for a generator) is not touched: it is the same on all ranks anyway.

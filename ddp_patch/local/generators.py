@@ -1,7 +1,7 @@
 """Who draws which random numbers in the local view: all alike until they train, then each rank its own.
 
-From the first epoch of a loader after an optimizer was made, a rank draws from its own stream, as after
-``torch.manual_seed(seed + rank)``: dropout, augmentation, noise. What has to agree is drawn from the stream that all
+From the first epoch of a loader after an optimizer was made, a rank draws from its own random state, as after
+``torch.manual_seed(seed + rank)``: dropout, augmentation, noise. What has to agree is drawn from the state that all
 ranks share, before and afterwards: weights (``torch.nn.init``), ``random_split``, samplers.
 """
 
@@ -24,26 +24,26 @@ _GENERATORS = ("torch.manual_seed", "torch.cuda.manual_seed", "torch.cuda.manual
 _OF_NUMPY = "numpy.random.seed"
 
 
-class Streams:
+class LocalGenerators:
     """The generators that scripts draw from: torch's, random's and numpy's."""
 
     def __init__(self, rank: int, device: torch.device) -> None:
-        """Begin with one stream for all ranks."""
+        """Begin with one random state for all ranks."""
         self.are_per_rank = False
         self._rank = rank
         self._device = torch.get_device_module(device.type) if device.type != "cpu" else None
-        self._of_all: list[Any] = []  # where the stream of all ranks stands
-        self._is_shared = False  # it is in place
+        self._shared_states: list[Any] = []  # that all ranks have, while each draws from its own
+        self._is_shared = False  # those states are in place
         self._is_seeding = False  # torch.manual_seed, which seeds accelerators with the seed that it was given
         self._taken: Any = WeakTensorKeyDictionary()  # states that this rank has taken
-        self._came_back_to: int | None = None  # a state out of a checkpoint, in which rank 0's stands
+        self._came_back_to: int | None = None  # a state out of a checkpoint, which was rank 0's
 
-    def part(self) -> None:
-        """Draw from this rank's own stream from now on."""
+    def make_per_rank(self) -> None:
+        """Draw from this rank's own random state from now on."""
         if self.are_per_rank:
             return
         self.are_per_rank = True
-        self._of_all = states()
+        self._shared_states = states()
         if self._came_back_to is not None and self._rank == 0:
             return  # to a state that was its own
         seed = (torch.initial_seed() if self._came_back_to is None else self._came_back_to) + self._rank
@@ -56,11 +56,11 @@ class Streams:
         if numpy is not None:
             numpy.random.set_state(numpy.random.RandomState(seed % (1 << 32)).get_state())
 
-    def join(self) -> None:
+    def restore_shared(self) -> None:
         """Draw alike again: the view ends."""
         if self.are_per_rank:
             self.are_per_rank = False
-            set_states(self._of_all)
+            set_states(self._shared_states)
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
@@ -69,11 +69,11 @@ class Streams:
             yield
             return
         local_states, self._is_shared = states(), True
-        set_states(self._of_all)
+        set_states(self._shared_states)
         try:
             yield
         finally:
-            self._of_all, self._is_shared = states(), False
+            self._shared_states, self._is_shared = states(), False
             set_states(local_states)
 
     def seed(self, what: str, seed: Any) -> Any:
@@ -118,17 +118,17 @@ class Streams:
 
 
 class OwnSeeds(SystemRandom):
-    """Seeds that a script says are a rank's own once the streams are; those of the system as ever."""
+    """Seeds that a script says are a rank's own once the generators are; those of the system as ever."""
 
-    def __init__(self, streams: Streams, *args: Any) -> None:
+    def __init__(self, generators: LocalGenerators, *args: Any) -> None:
         """Draw nothing yet."""
         super().__init__(*args)
-        self._streams = streams
+        self._generators = generators
 
     # Who asks is found out by frames, among which none of this file may be.
 
     def _scripts(self, what: str, seed: Any) -> Any:
-        return self._streams.seed(what, seed)
+        return self._generators.seed(what, seed)
 
     def _are_alike(self) -> bool:
-        return not self._streams.are_per_rank
+        return not self._generators.are_per_rank
