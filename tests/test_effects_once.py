@@ -202,7 +202,7 @@ def large_answers():
 
     def exchange():
         rank_status.post("what is large", own)
-        seen.extend(hashlib.sha256(told).hexdigest() for told in rank_status.collect("what is large"))
+        seen.extend(hashlib.sha256(told).hexdigest() for told in rank_status.wait_until_all_posted("what is large"))
 
     thread = threading.Thread(target=exchange)
     thread.start()

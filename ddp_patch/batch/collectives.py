@@ -38,7 +38,7 @@ class Collectives(ABC):
     working_for: Any
     observation: Any
     post: Callable[[str, bytes], None]
-    collect: Callable[[str], list[bytes]]
+    wait_until_all_posted: Callable[[str], list[bytes]]
     seal: Seal
 
     @abstractmethod
@@ -166,7 +166,8 @@ class Collectives(ABC):
 
     def left(self, name: str) -> list[Any]:
         """Wait for what all ranks leave under a name."""
-        return [self._unpacked(f"{name}, rank {rank}", text) for rank, text in enumerate(self.collect(name))]
+        posted = self.wait_until_all_posted(name)
+        return [self._unpacked(f"{name}, rank {rank}", text) for rank, text in enumerate(posted)]
 
     def _packed(self, name: str, value: Any) -> bytes:
         """Write down what is told, or why it cannot be: the other ranks wait for it."""

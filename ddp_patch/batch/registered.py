@@ -175,7 +175,7 @@ def _results(rule: Rule, result: Any, layout: Layout) -> Any:
                 f"{rule.name} was registered as rowwise, and gave a tensor of shape {tuple(value.shape)} for {count} "
                 "rows. Name the dimension of its rows (out_dims=...), or leave the registration out."
             )
-            World.get().compare_failures(error, f"the results of {rule.name}")  # the others' may fit by chance
+            World.get().check_all_failed(error, f"the results of {rule.name}")  # the others' may fit by chance
             raise error
         return BatchTensor.from_local(value, layout.at(dim))
 

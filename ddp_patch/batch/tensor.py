@@ -187,7 +187,7 @@ def by_rule(rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         raise
     except Exception as error:  # a target out of range in one rank's rows, say
         if world is not None:
-            world.compare_failures(error, f"{function_name(func)} (operation {operation} on batches)")
+            world.check_all_failed(error, f"{function_name(func)} (operation {operation} on batches)")
         raise
     finally:
         if world is not None:

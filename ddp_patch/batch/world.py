@@ -39,10 +39,10 @@ class World(Collectives):
     # What to raise instead of beginning a collective (None given), or for one that failed.
     explain: Callable[[RuntimeError | None], Exception | None] = lambda error: error
     # Returns if every rank failed at a point of the script, and raises if only some did.
-    compare_failures: Callable[..., None] = lambda error, where, advice="": None
-    # Leaves something for the other ranks under a name, and waits for what all have left there, without a collective.
+    check_all_failed: Callable[..., None] = lambda error, where, advice="": None
+    # Posts something for the other ranks under a name, and gives what all have posted there, without a collective.
     post: Callable[[str, bytes], None] = lambda name, payload: None
-    collect: Callable[[str], list[bytes]] = lambda name: []
+    wait_until_all_posted: Callable[[str], list[bytes]] = lambda name: []
     seal: Seal = field(default_factory=Seal)  # of what ranks tell each other as Python objects
     trail: Trail = field(default_factory=Trail)  # where this rank is among the points at which ranks meet
     one_thread: OneThread = field(default_factory=OneThread)
@@ -109,9 +109,9 @@ class World(Collectives):
             job.device,
             ledger,
             job.explain,
-            rank_status.compare_failures,
+            rank_status.check_all_failed,
             rank_status.post,
-            rank_status.collect,
+            rank_status.wait_until_all_posted,
             job.seal,
             job.watch.trail,
             OneThread(rank_status.refuse),

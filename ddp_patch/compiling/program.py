@@ -113,7 +113,7 @@ class Run:
         try:
             made = part.run(*taken)
         except Exception as error:  # a target out of range in one rank's rows, say
-            world.compare_failures(error, f"a part of a compiled function (operation {operation} on batches)")
+            world.check_all_failed(error, f"a part of a compiled function (operation {operation} on batches)")
             raise
         self.tensors.update(zip(part.gives, made, strict=True))
 

@@ -129,7 +129,7 @@ class SplitDecisions:
             if not is_of_batches(error, observed.seen):
                 raise
             if is_of_machine(error):  # on some ranks only, perhaps
-                self._world.compare_failures(error, f"the first call of {described(call.module)}")
+                self._world.check_all_failed(error, f"the first call of {described(call.module)}")
             # Batches are refused, or what nothing is known of got too many rows. Rows may do, or it is raised again.
             error.__traceback__ = error.__context__ = None  # which keep activations
             forms.fail_on_batches = True

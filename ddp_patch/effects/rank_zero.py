@@ -140,7 +140,7 @@ class RankZero(Lockstep):
             others = self._world.size - 1
             self._rank_status.come(f"session {self._session}", others * self._barriers, f"{name}/all")
             return
-        self._rank_status.get(f"{name}/all", what)
+        self._rank_status.wait_until_put(f"{name}/all", what)
         texts = self._rank_status.read([self._place_of(rank) for rank in range(1, self._world.size)])
         for rank, text in enumerate(texts, 1):
             other = EffectPoint(*self._read(f"{name} of rank {rank}", text))
@@ -194,7 +194,7 @@ class RankZero(Lockstep):
         self._spent.append(f"{name}/answer")
 
     def _answer(self, name: str, what: str, paths: Sequence[str], is_patient: bool) -> Any:
-        packed = self._rank_status.get(f"{name}/answer", what, is_patient=is_patient)
+        packed = self._rank_status.wait_until_put(f"{name}/answer", what, is_patient=is_patient)
         came, is_good, result = self._read(name, packed)
         leaders, local = EffectPoint(*came), self._here(what, paths)
         if not leaders.is_that_of(local):

@@ -137,7 +137,7 @@ class BackwardPasses:
         except Exception as error:
             # How far DDP came belongs to it: a bucket that some ranks began would meet the next one of the others.
             buckets = self._collectives() - begun
-            self._world.compare_failures(error, f"backward {self._count} (after {buckets} buckets of gradients)")
+            self._world.check_all_failed(error, f"backward {self._count} (after {buckets} buckets of gradients)")
             raise
         finally:
             self.running = False

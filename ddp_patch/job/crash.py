@@ -104,7 +104,7 @@ class CrashHook:
         if issubclass(kind, KeyboardInterrupt):
             self.code = 128 + signal.SIGINT
         error = error.with_traceback(traceback)
-        if not self._rank_status.is_first_failure(f"{kind.__name__}: {error}"):
+        if not self._rank_status.claim_first_failure(f"{kind.__name__}: {error}"):
             if self._scripts is not None and self._rank_status.fails_alike:  # what it writes, all ranks come to
                 self._show(error)
             return

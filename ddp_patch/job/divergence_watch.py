@@ -82,7 +82,7 @@ class DivergenceWatch:
         rank_status.speaks = self._peers.speaks
         rank_status.move(self.whereabouts.locate().to_bytes())
         rank_status.post("watch", b"")
-        rank_status.collect("watch")  # all places are there, so that they can be read without waiting
+        rank_status.wait_until_all_posted("watch")  # all places are there, so that they can be read without waiting
         # Not threading's: the script counts its own threads. It is joined before the interpreter goes, which would
         # end it inside torch's code and so abort the process (CPython 3.11).
         self._running = _thread.allocate_lock()
@@ -162,7 +162,7 @@ class DivergenceWatch:
             self._rank_status.move(self.whereabouts.locate().to_bytes())
             return None
         local = self.trail.words.tolist()
-        for rank, report in zip(self._neighbours, self._rank_status.look(self._neighbours), strict=True):
+        for rank, report in zip(self._neighbours, self._rank_status.refresh(self._neighbours), strict=True):
             finding = compare(local, ReportedLocation.from_bytes(report).words, rank, self._rank)
             if finding is not None:
                 return finding

@@ -106,7 +106,7 @@ class JobStore:
         self._store.set(self._key(f"place/{self._rank}"), place)  # type: ignore[arg-type]  # takes bytes, torch 2.13
 
     def post(self, name: str, value: bytes) -> None:
-        """Leave this rank's part of what ``collect`` gives."""
+        """Leave this rank's part of what ``wait_until_all_posted`` gives."""
         self._put(f"{name}/{self._rank}", value)
         self.come(f"{name}/came", self._world_size, f"{name}/all")
 
@@ -151,7 +151,7 @@ class JobStore:
         if self._store.add(self._key(read), 1) == self._world_size:
             self.drop([*entries, read])
 
-    def _all_came(self, where: str, wait: float) -> bool:
+    def _wait_until_all_came(self, where: str, wait: float) -> bool:
         """Come to a point, and tell whether all ranks do within a time.
 
         Raises:

@@ -50,7 +50,7 @@ class Peers:
             self._descriptors.append(memory)
         name, words = "where the ranks run", last_words.descriptor(rank)
         rank_status.post(name, json.dumps([hosts.host(), os.getpid(), memory, words]).encode())
-        reports = [json.loads(text) for text in rank_status.collect(name)]
+        reports = [json.loads(text) for text in rank_status.wait_until_all_posted(name)]
         for other, (host, pid, *descriptors) in enumerate(reports):
             if other != rank and None not in descriptors and host == reports[rank][0]:
                 self._meet(other, pid, descriptors, trail)

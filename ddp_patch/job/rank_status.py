@@ -54,8 +54,8 @@ class RankStatus(JobStore):
         super().__init__(rank, world_size, timedelta(seconds=_EXIT_WAIT), lambda: self.out_of_step is not None)
         self._store.compare_set(self._key("out_of_step"), "", "")  # there, so that it can be read along with others
 
-    def compare_failures(self, error: Exception, where: str, advice: str = _ADVICE) -> None:
-        """Return if every rank failed at this point, so that a script that catches the error goes on in step.
+    def check_all_failed(self, error: Exception, where: str, advice: str = _ADVICE) -> None:
+        """Check that every rank failed at this point, so that a script that catches the error goes on in step.
 
         Without a collective: the ranks that did not fail are elsewhere.
 
@@ -73,7 +73,7 @@ class RankStatus(JobStore):
             return
         name = f"failure/{where}"
         try:
-            if self._all_came(name, _FAILURE_WAIT):
+            if self._wait_until_all_came(name, _FAILURE_WAIT):
                 self.drop_once(name, [name, f"{name}/all"])
                 return
         except RuntimeError:  # the store is gone, and with it the job
@@ -88,8 +88,8 @@ class RankStatus(JobStore):
         )
         raise self.out_of_step_error() from error
 
-    def get(self, name: str, point: str, *, is_patient: bool = False) -> bytes:
-        """Wait for what another rank leaves under a name.
+    def wait_until_put(self, name: str, point: str, *, is_patient: bool = False) -> bytes:
+        """Give what another rank puts under a name.
 
         Args:
             name: to wait for.
@@ -160,8 +160,8 @@ class RankStatus(JobStore):
         self.is_raised = True
         return LockstepError(self.out_of_step)
 
-    def look(self, ranks: Sequence[int]) -> list[bytes]:
-        """Read where ranks are; none of it is waited for. One request.
+    def refresh(self, ranks: Sequence[int]) -> list[bytes]:
+        """Learn whether some rank told why it cannot go on, and give where ranks are. One request, and no waiting.
 
         Raises:
             RuntimeError: if the store is gone.
@@ -178,13 +178,13 @@ class RankStatus(JobStore):
                 self.out_of_step = words
         return places
 
-    def collect(self, name: str) -> list[bytes]:
-        """Wait until every rank has posted under a name: entry r is what rank r did.
+    def wait_until_all_posted(self, name: str) -> list[bytes]:
+        """Give what every rank has posted under a name: entry r is what rank r did.
 
         Raises:
             LockstepError: if some rank does not come.
         """
-        self.get(f"{name}/all", name)
+        self.wait_until_put(f"{name}/all", name)
         return self._read_once(name)
 
     def explained(self, error: RuntimeError) -> Exception:
@@ -193,7 +193,7 @@ class RankStatus(JobStore):
         try:
             if is_lost:
                 self._waiting.get(self._key("parted"), _REASON_WAIT)
-            self.look([])
+            self.refresh([])
         except RuntimeError:  # the store is gone with the rank that held it; those of its host see that in a moment
             end = time.monotonic() + _LEADER_WAIT
             while self.out_of_step is None and self.failure is None and time.monotonic() < end:
@@ -207,13 +207,13 @@ class RankStatus(JobStore):
         """Give the reason of an error that a request met as the store went, and any other as it is."""
         if isinstance(error, DistError):
             try:
-                self.look([])  # or it was met at a store of the script's own
+                self.refresh([])  # or it was met at a store of the script's own
             except RuntimeError:
                 return self.explained(error)
         return error
 
-    def is_first_failure(self, error: str) -> bool:
-        """Tell whether this rank is the one to say so: the first, or rank 0 where it fails alike at the same time."""
+    def claim_first_failure(self, error: str) -> bool:
+        """Claim to be the rank that says so: the first, or rank 0 where it fails alike at the same time."""
         error = error[:_MOST_WORDS]
         try:
             leaders = self._key("failure of rank 0")
@@ -233,8 +233,8 @@ class RankStatus(JobStore):
         A rank that leaves with a non-zero exit code has the launcher end the others, whatever they still write.
         """
         try:
-            if not self._all_came("done", _EXIT_WAIT):
-                self.look([])  # who failed meanwhile has said so
+            if not self._wait_until_all_came("done", _EXIT_WAIT):
+                self.refresh([])  # who failed meanwhile has said so
                 self.end_by_failure()
                 return
         except RuntimeError as error:  # the store went with a rank that failed or was killed
@@ -242,7 +242,7 @@ class RankStatus(JobStore):
             return
         with contextlib.suppress(RuntimeError):  # there is nobody to wait for
             # The store may live in rank 0: it must be the last to go.
-            self._all_came("left", _EXIT_WAIT if self._rank == 0 else 0.0)
+            self._wait_until_all_came("left", _EXIT_WAIT if self._rank == 0 else 0.0)
 
 
 def is_lost_connection(error: Exception) -> bool:

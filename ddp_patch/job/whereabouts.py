@@ -62,7 +62,7 @@ class Whereabouts:
         """Give what each rank has told last. One request to the store."""
         return {
             rank: ReportedLocation.from_bytes(report)
-            for rank, report in enumerate(self._rank_status.look(range(self._size)))
+            for rank, report in enumerate(self._rank_status.refresh(range(self._size)))
         }
 
     def sides(self, finding: Finding) -> dict[int, ReportedLocation]:

@@ -112,9 +112,9 @@ class Apart:
     def _compare(self, error: Exception) -> None:
         where = f"batch {self._fetched} of {self._name}, {self._described},"
         if "DataLoader worker" in str(error):  # torch's words for one that died or is late
-            self._world.compare_failures(error, f"{where} lost a worker and", _WORKER_ADVICE)
+            self._world.check_all_failed(error, f"{where} lost a worker and", _WORKER_ADVICE)
         else:
-            self._world.compare_failures(error, where)
+            self._world.check_all_failed(error, where)
 
 
 def samples_as_they_are(samples: list[Any]) -> list[Any]:

@@ -70,7 +70,7 @@ class LocalNumbers:
         """Do so where ranks meet no more, but for the store of the job; nobody is left to catch an error."""
         name = f"what ranks let out, at the end of session {next(_ends)}"
         self._world.post(name, json.dumps([self.steps, self._taken(), self._rates()]).encode())
-        reports = [json.loads(its) for its in self._world.collect(name)]
+        reports = [json.loads(its) for its in self._world.wait_until_all_posted(name)]
         why = _parted([its[0] for its in reports], [its[2] for its in reports])
         if why is not None:
             self._world.ledger.warn(str(why).removesuffix("."))

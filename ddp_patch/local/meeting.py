@@ -26,7 +26,7 @@ def meet(world: World, rank_status: RankStatus, what: str, run: Callable[..., An
         if why is not None and why is not error:
             raise why from error
         # A script that catches it goes on to other batches than ranks that did not meet it.
-        world.compare_failures(error, f"{what}, the ranks' point {world.trail.count},")
+        world.check_all_failed(error, f"{what}, the ranks' point {world.trail.count},")
         raise
     finally:
         if counts:

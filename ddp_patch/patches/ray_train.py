@@ -55,7 +55,7 @@ def _call(session: Session, what: str, real: Callable[[], Any]) -> Any:
         with session.rank_zero.alone():
             return real()
     except Exception as error:
-        session.world.compare_failures(error, what)  # the others may go on
+        session.world.check_all_failed(error, what)  # the others may go on
         raise
     finally:
         if counts:

@@ -110,7 +110,7 @@ class Forwards:
         except Exception as error:
             if breaks and compiled.needs_one_graph(error):
                 return self._refused(call, contents, written, error)
-            self._world.compare_failures(error, f"call {self.count} of {described(call.module)}")
+            self._world.check_all_failed(error, f"call {self.count} of {described(call.module)}")
             raise
         finally:
             self.computes_rows, self._depth = False, self._depth - 1
@@ -121,7 +121,7 @@ class Forwards:
                 outputs = replica.hook_outputs(outputs, entry.leaves)
             return containers.write_back(leave(call.module, outputs, entry, decision.dims, call.vector))
         except Exception as error:  # the shapes of this rank's rows may tell what those of others do not
-            self._world.compare_failures(error, f"the outputs of call {self.count} of {described(call.module)}")
+            self._world.check_all_failed(error, f"the outputs of call {self.count} of {described(call.module)}")
             raise
 
     def _around_rows(self, module: nn.Module, losses: Reductions | None, breaks: list[str]) -> ExitStack:

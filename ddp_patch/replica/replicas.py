@@ -214,7 +214,7 @@ class Replicas:
         except DdpPatchError:
             raise
         except Exception as error:
-            self._world.compare_failures(error, f"call {self.forwards.count} of {described(call.module)}")
+            self._world.check_all_failed(error, f"call {self.forwards.count} of {described(call.module)}")
             raise
         if first.decision.how is CallMode.ROWS:
             self._look_at(call.module)

@@ -119,7 +119,7 @@ def _computed(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     except DdpPatchError:
         raise
     except Exception as error:
-        world.compare_failures(error, f"{function_name(func)} (operation {operation} on batches)")
+        world.check_all_failed(error, f"{function_name(func)} (operation {operation} on batches)")
         raise
 
 
