@@ -62,7 +62,7 @@ class BackwardPasses:
         if settle:
             self.unsettled.settle(sync)
         else:
-            sync.pending = False
+            sync.has_pending_gradients = False
             self.unsettled.note(sync)
         self._syncs.remove(sync)
         sync.outlived = self._outlived if settle else None
@@ -180,7 +180,7 @@ class BackwardPasses:
             self.nested.give(sync, failed)
             self.unsettled.note(sync)
         for sync in () if failed else late:
-            sync.pending = True
+            sync.has_pending_gradients = True
             sync.settle()
         try:
             if not failed:

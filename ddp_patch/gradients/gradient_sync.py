@@ -63,15 +63,19 @@ class GradientSync:
         self.dtypes = [parameter.dtype for parameter in parameters]
         self.bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
         self.schedule = schedule
-        self.pending = False  # some gradient is this rank's own
-        self.safe = ddp is None  # never arm DDP
-        self.broken = False  # DDP is not relied on: a backward failed half way, or some gradient is sparse after all
-        self.is_stale = False  # autograd has other nodes of its parameters than those that DDP's hooks are on
+        self.has_pending_gradients = False  # some are this rank's own (``end``) until ``settle`` or until zeroed
+        self.syncs_after_backward = ddp is None  # stays in the safe gear: no DDP, or NestedBackwards found it so
+        self.is_ddp_broken = False  # a backward failed half way (``end``), or a gradient is sparse: another DDP is made
+        self.is_stale = False  # ``converted``: autograd has other nodes for parameters than those with DDP's hooks
         self.outlived: Callable[[GradientSync], None] | None = None  # told when a graph is reached that is older
-        self._may_wait = True
         self._ddp = (lambda: None) if ddp is None else weakref.ref(ddp)  # alive at exit, it aborts the process
         self._world, self._flags = world, Flags(parameters, world) if flags is None else flags
-        self._may_arm = self.armed = self._reached = self._reduced = False
+        # Of the running backward: ``begin`` sets or clears all of them.
+        self._may_arm = self._must_reduce = False  # DDP may take part; somebody looks at the gradients right away
+        self._may_defer = True  # gradients may stay this rank's own until somebody looks: none was kept from before
+        self.is_armed = False  # DDP's reducer takes part (``reached``)
+        self._has_reached_outputs = False  # it came to a forward's outputs (``reached``)
+        self._has_ddp_reduced = False  # the last bucket was sent (``bucket_left``)
         self._touch: Tensor | None = None  # made once: it saves nothing, so any number of backwards may come by
         self._before: Any = _IDLE  # gradients when the backward began
         self._loss: Loss | None = None
@@ -96,7 +100,7 @@ class GradientSync:
     def converted(self) -> None:
         """Autograd has, or will have, another node for a parameter."""
         self._touch = None  # it holds the old one
-        self.is_stale = not self.safe
+        self.is_stale = not self.syncs_after_backward
 
     def let_go(self) -> None:
         """Keep no process group alive: graphs of the script's, such as its last loss, hold on to this."""
@@ -117,19 +121,19 @@ class GradientSync:
             self._part_sparse(encountered)
         # Only if the backward is sure to come by this replica, on every rank.
         self._loss = reduction if reduction is not None and getattr(source, "sync", None) is self else None
-        self._may_arm = may_arm and not (self.safe or self.broken or self.is_stale)
+        self._may_arm = may_arm and not (self.syncs_after_backward or self.is_ddp_broken or self.is_stale)
         self._must_reduce = must_reduce
-        self.armed = self._reached = self._reduced = False
+        self.is_armed = self._has_reached_outputs = self._has_ddp_reduced = False
         self._before = self._signature()
         # A script that kept gradients of an earlier step would see them change: it reads tensors, not ``.grad``.
-        self._may_wait = self._before is None or self.pending
+        self._may_defer = self._before is None or self.has_pending_gradients
 
     def _part_sparse(self, encountered: list[Tensor]) -> None:
         late = {id(p) for p in encountered if id(p) in self.ids} - {id(p) for p in self.sparse}
         if late:  # DDP expects a dense one; the next forward makes another
             self.sparse = [*self.sparse, *(p for p in self.parameters if id(p) in late)]
             self.parameters = [p for p in self.parameters if id(p) not in late]
-            self._touch, self.broken = None, not self.safe
+            self._touch, self.is_ddp_broken = None, not self.syncs_after_backward
 
     def rebuild(self) -> bool:
         """Have DDP order its buckets as its first backward did, once, before a second one adds to them; tell if so."""
@@ -139,7 +143,7 @@ class GradientSync:
     @property
     def was_reduced(self) -> bool:
         """Whether DDP reduced the gradients of the last backward."""
-        return self.armed and self._reduced
+        return self.is_armed and self._has_ddp_reduced
 
     @property
     def in_backward(self) -> bool:
@@ -150,17 +154,17 @@ class GradientSync:
         """The backward came to a forward's outputs: every parameter will be visited after this."""
         if self._before is _IDLE and self.outlived is not None:
             self.outlived(self)
-        if self._reached or self._before is _IDLE:
+        if self._has_reached_outputs or self._before is _IDLE:
             return  # torch.autograd.grad accumulates nowhere
-        self._reached = True
+        self._has_reached_outputs = True
         wanted = self.schedule.backward()
         ddp = self._ddp()
         if ddp is None or not self._may_arm:
             return
-        if self._may_wait and not (wanted or self._must_reduce):
+        if self._may_defer and not (wanted or self._must_reduce):
             self._world.ledger.deferred += 1
             return
-        self.armed = True
+        self.is_armed = True
         # What DDP's forward does outside no_sync (torch 2.13, DistributedDataParallel._pre_forward, _post_forward).
         ddp.reducer.prepare_for_forward()
         ddp.reducer.prepare_for_backward([touch])
@@ -169,18 +173,18 @@ class GradientSync:
     def end(self, failed: bool, recorded: bool) -> None:
         """The backward ended. What it did is the same on every rank, since they run the same script."""
         if failed:
-            self.broken = self.broken or self.armed
-            self.pending = self.pending or self._reached
+            self.is_ddp_broken = self.is_ddp_broken or self.is_armed
+            self.has_pending_gradients = self.has_pending_gradients or self._has_reached_outputs
         elif self.was_reduced:
             self._finish_reduction()
-        elif self._reached or self._signature() != self._before:
-            self.pending = not recorded
+        elif self._has_reached_outputs or self._signature() != self._before:
+            self.has_pending_gradients = not recorded
             if recorded:
                 self._average_recorded()
-            elif not self._may_wait:
+            elif not self._may_defer:
                 self.settle()
         self._before, self._loss = _IDLE, None
-        self._may_arm = self.armed = False
+        self._may_arm = self.is_armed = False
 
     def _reduce(self) -> None:
         """Let DDP send its last bucket, and wait: every parameter was visited."""
@@ -198,10 +202,10 @@ class GradientSync:
 
     def bucket_left(self, is_last: bool) -> None:
         """DDP sends a bucket, or has sent the last one."""
-        self._reduced = self._reduced or is_last
+        self._has_ddp_reduced = self._has_ddp_reduced or is_last
 
     def _finish_reduction(self) -> None:
-        self.pending = False
+        self.has_pending_gradients = False
         for parameter in self._flags.arrived():  # on no rank: one process would have left it None
             set_grad(parameter, None)
         average_sparse(self.sparse, self._world)
@@ -227,9 +231,9 @@ class GradientSync:
 
     def settle(self) -> None:
         """Average what is still this rank's own. Every rank comes here at the same point of the script."""
-        if not self.pending:
+        if not self.has_pending_gradients:
             return
-        self.pending = False
+        self.has_pending_gradients = False
         self._world.ledger.late += 1
         for part in in_parts(self.parameters):
             average_flat(part, self._world)

@@ -45,7 +45,7 @@ class NestedBackwards:
             roots: that it starts from.
             kwargs: its other arguments, by name.
         """
-        owners = {id(parameter): sync for sync in self._syncs if sync.armed for parameter in sync.parameters}
+        owners = {id(parameter): sync for sync in self._syncs if sync.is_armed for parameter in sync.parameters}
         reached = [leaf for leaf in leaves_of(roots) if leaf.requires_grad]
         if kwargs.get("inputs") is not None or owners.keys().isdisjoint(map(id, reached)):
             run(roots, **kwargs)
@@ -78,7 +78,7 @@ class NestedBackwards:
         kept = self._kept.pop(sync, None)
         if kept is None:
             return
-        sync.safe = True
+        sync.syncs_after_backward = True
         self._world.ledger.note(
             "A backward runs another one inside, as reversible networks do: gradients are averaged after it, not in it"
         )

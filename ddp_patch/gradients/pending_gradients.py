@@ -14,7 +14,7 @@ from .grad_watch import GradWatch
 class HasPendingGradients(Protocol):
     """Parameters whose gradients may have to be averaged."""
 
-    pending: bool
+    has_pending_gradients: bool
     ids: set[int]
     schedule: AccumulationSchedule
 
@@ -39,7 +39,7 @@ class PendingGradients:
 
     def note(self, sync: HasPendingGradients) -> None:
         """Watch reads of gradients while some are pending."""
-        if sync.pending:
+        if sync.has_pending_gradients:
             if self.first is not None:
                 first, self.first = self.first, None
                 first()
@@ -65,7 +65,7 @@ class PendingGradients:
         # In the order in which they came to wait: a set's is another one on each rank.
         for sync in list({id(sync): sync for sync in self.waiting.values()}.values()):
             if sync.ids <= ids:
-                sync.pending = False
+                sync.has_pending_gradients = False
                 self.note(sync)
             elif not sync.ids.isdisjoint(ids):
                 self.settle(sync)

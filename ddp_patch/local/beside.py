@@ -22,7 +22,7 @@ class Beside:
 
     def __init__(self, world: World) -> None:
         """Know of none yet."""
-        self.pending = False
+        self.has_pending_gradients = False
         self.ids: set[int] = set()
         self.parameters: list[Any] | None = None  # None: to be looked for
         self.schedule = AccumulationSchedule()
@@ -41,11 +41,11 @@ class Beside:
             self.parameters = [parameter for parameter in trained.parameters() if id(parameter) not in model_ids]
             self.ids = {id(parameter) for parameter in self.parameters}
             self._compare([each for each in self.parameters if not isinstance(each, nn.Parameter)])
-        was_pending = self.pending
-        self.pending = any(parameter.requires_grad for parameter in self.parameters)
+        was_pending = self.has_pending_gradients
+        self.has_pending_gradients = any(parameter.requires_grad for parameter in self.parameters)
         if not self.ids <= self._reached:
             self._reached |= {id(parameter) for parameter in self.parameters if grad_of(parameter) is not None}
-        return self.pending or was_pending
+        return self.has_pending_gradients or was_pending
 
     def _compare(self, tensors: list[Tensor]) -> None:
         """See that tensors begin alike: DDP sends those of modules to all ranks, as it is made.
@@ -81,7 +81,7 @@ class Beside:
 
     def settle(self) -> None:
         """Average them."""
-        if self.pending and self.parameters:
-            self.pending = False
+        if self.has_pending_gradients and self.parameters:
+            self.has_pending_gradients = False
             for part in in_parts([parameter for parameter in self.parameters if parameter.requires_grad]):
                 average_flat(part, self._world)

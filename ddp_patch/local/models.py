@@ -74,16 +74,16 @@ class LocalModels:
         if self.in_backward:
             refuse_step(optimizer)
         # One without parameters knows by other ways what it trains.
-        one = len(self._synced) == 1 and not self._beside.pending
+        one = len(self._synced) == 1 and not self._beside.has_pending_gradients
         read = None if one else ids_of(optimizer) or (None if is_outermost else set())
         for synced in self._synced.values():
             synced.check()
             if read is None or not read.isdisjoint(synced.ids):
-                if synced.pending:
+                if synced.has_pending_gradients:
                     self.unsettled.settle(synced)
                 synced.schedule.step()
         self.calls_before_step = self.collective_calls
-        if self._beside.pending and (read is None or not read.isdisjoint(self._beside.ids)):
+        if self._beside.has_pending_gradients and (read is None or not read.isdisjoint(self._beside.ids)):
             self.unsettled.settle(self._beside)
 
     def is_at_work(self) -> bool:
@@ -217,10 +217,10 @@ class LocalModels:
         self.collective_calls += 1
         for synced in self._synced.values():
             synced.ended()
-            if synced.pending or self.unsettled.waiting:
+            if synced.has_pending_gradients or self.unsettled.waiting:
                 self.unsettled.note(synced)
         beside = self._beside
-        if (beside.parameters != [] or beside.pending) and beside.ended(self.trained, self.ids):
+        if (beside.parameters != [] or beside.has_pending_gradients) and beside.ended(self.trained, self.ids):
             self.unsettled.note(beside)
         if self.tuning.is_on:
             self.tuning.end()
@@ -246,5 +246,5 @@ class LocalModels:
     def _drop(self, synced: Synced, settle: bool = True) -> None:
         if settle:
             self.unsettled.settle(synced)
-        synced.pending, synced.ddp = False, None  # one that is alive at exit aborts the process (torch 2.13)
+        synced.has_pending_gradients, synced.ddp = False, None  # alive at exit, it aborts the process (torch 2.13)
         self.unsettled.note(synced)

@@ -48,7 +48,7 @@ class Synced:
         self.built: Built | None = None  # what DDP was built with
         self.is_stale = False  # autograd has other nodes of its parameters than those that DDP's hooks are on
         self.conversions = 0  # of them, to another type or device and back
-        self.pending = False  # some gradient is this rank's own
+        self.has_pending_gradients = False  # some gradient is this rank's own
         self.sends_buffers = not options.sync_batchnorm  # rank 0's, with each forward
         looks = options.sync_batchnorm and bool(buffers_of(module))
         self.buffers = Buffers(module, world) if looks else None  # until it is known that they have to be sent
@@ -72,7 +72,7 @@ class Synced:
     @property
     def is_between_steps(self) -> bool:
         """Whether no gradient is on its way, DDP does not wait for one, and another would have the same parameters."""
-        return self.schedule.is_at_start and not self.pending and not self._armed and self.fits()
+        return self.schedule.is_at_start and not self.has_pending_gradients and not self._armed and self.fits()
 
     def forward(self, args: Any, kwargs: Any) -> Any:
         """Carry out a forward that a backward may follow, under DDP."""
@@ -131,11 +131,11 @@ class Synced:
         if is_reached and not self.schedule.backward():
             self._world.ledger.deferred += 1
         if self._armed and is_reached:
-            self._armed, self.pending, self._to_check = False, False, True
+            self._armed, self.has_pending_gradients, self._to_check = False, False, True
             if self.sparse:
                 average_sparse(self.sparse, self._world)
         elif self._is_trained():
-            self.pending = True  # it may have gone past DDP
+            self.has_pending_gradients = True  # it may have gone past DDP
         if self.buffers is not None and self.buffers.are_written():
             self.sends_buffers, self.buffers = True, None
             if self.ddp is not None:
@@ -143,9 +143,9 @@ class Synced:
 
     def settle(self) -> None:
         """Average what is still this rank's own. Every rank comes here at the same point of the script."""
-        if not self.pending:
+        if not self.has_pending_gradients:
             return
-        self.pending = False
+        self.has_pending_gradients = False
         self._world.ledger.late += 1
         for part in in_parts(self.dense):
             average_flat(part, self._world)

@@ -111,7 +111,7 @@ class Replica:
     def fits(self, contents: ModuleContents) -> bool:
         """Tell whether DDP still stands for the module's parameters."""
         sync = self.sync
-        if sync is None or sync.broken or sync.is_stale or list(map(_dtype, sync.parameters)) != sync.dtypes:
+        if sync is None or sync.is_ddp_broken or sync.is_stale or list(map(_dtype, sync.parameters)) != sync.dtypes:
             return False
         trainable = contents.trainable()
         if trainable is not self._fitting and trainable == sync.ids:
@@ -129,7 +129,7 @@ class Replica:
                 self._build()
             return
         trainable, sync = contents.trainable(), self.sync
-        is_whole = sync is not None and not (sync.broken or sync.is_stale)
+        is_whole = sync is not None and not (sync.is_ddp_broken or sync.is_stale)
         if not trainable:
             if not is_whole:
                 del sync
@@ -154,7 +154,7 @@ class Replica:
     def _let_go_of_nodes(self) -> None:
         sync = self.sync
         self.drop()
-        if sync is not None and (sync.broken or sync.is_stale):
+        if sync is not None and (sync.is_ddp_broken or sync.is_stale):
             self._conversions += sync.is_stale
             del sync
             gc.collect()  # likewise
@@ -162,13 +162,13 @@ class Replica:
     def _has_settled(self) -> bool:
         """Tell whether parts that took turns have stopped to, and no gradient is on its way."""
         is_time = self._returns > MOST_RETURNS and self._stood >= _SETTLED
-        return is_time and self._schedule.is_at_start and self.sync is not None and not self.sync.pending
+        return is_time and self._schedule.is_at_start and self.sync is not None and not self.sync.has_pending_gradients
 
     def _is_to_be_tried(self) -> bool:
         """Tell whether DDP is to be built with other values, and no gradient is on its way."""
         if self._built is None or not self._backwards.tuning.wants(self.module, self._built):
             return False
-        return self._schedule.is_at_start and self.sync is not None and not self.sync.pending
+        return self._schedule.is_at_start and self.sync is not None and not self.sync.has_pending_gradients
 
     def _build(self) -> None:
         options, after = self._options, None
