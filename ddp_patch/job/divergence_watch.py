@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from ..errors import LockstepError
 from ..ledger import script_line
 from ..trail import SLOTS, Trail, count_of
-from .agreement import Agreement
+from .agreement import EventAgreement
 from .crash import CrashHook
 from .divergence import Finding, ReportedLocation, compare, message, went
 from .launcher import Placement
@@ -67,7 +67,7 @@ class DivergenceWatch:
         who = f"rank {self._rank} of {self._size}"
         self.whereabouts = Whereabouts(self.trail, rank_status, crash, self._rank, self._size)
         self._stuck = Stuck(crash, who, lambda: script_line(self.whereabouts.frame()))
-        self.agreement = Agreement(rank_status, self.trail, self._peers.wake)
+        self.agreement = EventAgreement(rank_status, self.trail, self._peers.wake)
         self._reported: object = None  # what this rank last told of where it is
         self._seen: object = None  # where it was at the last look
         self._since = self._asked = time.monotonic()  # when it came there; when the store was last asked

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
-from .agreement import Agreement
+from .agreement import EventAgreement
 from .forwarded_signals import ForwardedSignals
 from .next_line import at_next_line, of_script
 
@@ -35,7 +35,7 @@ Agreed = Callable[[Any], list[Any]]
 class Signals:
     """What the script does when a signal comes."""
 
-    def __init__(self, agreement: Agreement, heeded: ForwardedSignals) -> None:
+    def __init__(self, agreement: EventAgreement, heeded: ForwardedSignals) -> None:
         """Change nothing before ``begin``.
 
         Args:
@@ -63,7 +63,7 @@ class Signals:
             as_it_is: surrounds what this rank writes for itself.
         """
         self._as_it_is = as_it_is
-        self._agreement.heed = self._heed
+        self._agreement.on_agreed = self._heed
         self._may_fire = _ALARM is not None and callable(signal.getsignal(_ALARM))
         if threading.current_thread() is threading.main_thread():
             for number in self._heeded.ignored():  # a process that the agent started has them as they are by default
@@ -89,7 +89,7 @@ class Signals:
         self._handlers.clear()
         if goes_on:
             self._ignored.clear()
-        self._agreement.heed = lambda what, at_point: None
+        self._agreement.on_agreed = lambda event, at_point: None
         self._tell()
 
     def handle(self, real: Callable[..., Any], number: int, handler: Any) -> Any:
@@ -159,27 +159,27 @@ class Signals:
         return self.handle(real, int(signal.SIGALRM), handler)
 
     def _end_timer(self, left: tuple[float, float], agreed: Agreed) -> tuple[float, float]:
-        what = self._what(signal.SIGALRM)
-        was_asked, self._has_fired = self._agreement.has_asked(what), False
+        event = self._event(signal.SIGALRM)
+        was_proposed, self._has_fired = self._agreement.has_open_proposal(event), False
         try:
-            answers = agreed([was_asked, left])
+            answers = agreed([was_proposed, left])
             fired = self._has_fired or any(has_fired for has_fired, _ in answers)
         finally:
             self._has_fired = None
-        self._timer += 1  # what was asked for until now, nobody heeds any more
-        comes_late = self._agreement.has_asked(what) and not was_asked
-        self._agreement.forget(what)
+        self._timer += 1  # what was proposed until now, nobody heeds any more
+        comes_late = self._agreement.has_open_proposal(event) and not was_proposed
+        self._agreement.withdraw(event)
         if fired:
-            if not was_asked:
+            if not was_proposed:
                 self._start_anew()
             self._run(signal.SIGALRM, of_script(sys._getframe(1)))
             return 0.0, 0.0
         if comes_late:
-            self._agreement.ask(self._what(signal.SIGALRM))
+            self._agreement.propose(self._event(signal.SIGALRM))
         before, interval = answers[0][1]
         return before, interval
 
-    def _what(self, number: int) -> int:
+    def _event(self, number: int) -> int:
         """Name a signal for the agreement; one of a timer that was set anew is another one."""
         return number + (self._timer * _NUMBERS if number == _ALARM else 0)
 
@@ -206,15 +206,15 @@ class Signals:
             self._due.remove(number)
             self._run(number, frame)
         elif number == _ALARM or not self._heeded.is_copy(number):
-            self._agreement.ask(self._what(number))
+            self._agreement.propose(self._event(number))
             if number == _ALARM and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0):  # not one that ticks
-                self._agreement.stand(frame)
+                self._agreement.hold_in_line(frame)
 
-    def _heed(self, what: int, at_point: bool) -> None:
-        number = what % _NUMBERS
-        if what != self._what(number):
+    def _heed(self, event: int, at_point: bool) -> None:
+        number = event % _NUMBERS
+        if event != self._event(number):
             return  # all ranks have come past the end of this timer
-        if number == _ALARM and not self._agreement.was_asked(what):
+        if number == _ALARM and not self._agreement.count_as_proposed(event):
             self._start_anew()
         if number == _ALARM and at_point and self._has_fired is not None:
             self._has_fired = True
