@@ -235,6 +235,6 @@ def _registered(door: str, function: Any, kind: str, dims: Any, out_dims: Any) -
     return call
 
 
-def rows_of_result(rule: Rule, index: int) -> Any:
+def batch_dim_of_result(rule: Rule, index: int) -> Any:
     """Look up the dimension of the rows in one of a function's results."""
     return rule.out_dims[index] if isinstance(rule.out_dims, (tuple, list)) else rule.out_dims

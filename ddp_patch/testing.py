@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .extending import KINDS, Argument, Rule, dims_by_name, rows_of_result, rule_of
+from .extending import KINDS, Argument, Rule, batch_dim_of_result, dims_by_name, rule_of
 from .structure import leaves, leaves_below, nodes_of
 
 
@@ -198,7 +198,7 @@ class _Check:
         if self._rule.kind == "mean":
             weighted = (part * count for part, count in zip(parts, counts, strict=True))
             return functools.reduce(operator.add, weighted) / self.rows
-        dim = rows_of_result(self._rule, index)
+        dim = batch_dim_of_result(self._rule, index)
         if dim is None:
             self._compare(
                 f"result {index}, which has no rows, of all parts", list(parts[1:]), [parts[0]] * (len(parts) - 1)

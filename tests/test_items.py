@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import ones
 
-from ddp_patch.calling.items import rows_of
+from ddp_patch.calling.items import row_count_of_lists
 from ddp_patch.loading import batches
 
 PICTURES, TARGETS = [ones(3, 8, 8 + i) for i in range(4)], [{"boxes": ones(i, 4)} for i in range(4)]
@@ -35,13 +35,13 @@ COUNTS = {"pictures with as many channels": 3, "fewer than were drawn": 3}
 @pytest.mark.parametrize("name", NONE)
 def test_lists_that_are_of_no_rows(name):
     values, rows, beside = NONE[name]
-    assert rows_of(values, rows, beside) is None
+    assert row_count_of_lists(values, rows, beside) is None
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_lists_of_rows(name):
     values, rows, beside = ROWS[name]
-    assert rows_of(values, rows, beside) == COUNTS.get(name, 4)
+    assert row_count_of_lists(values, rows, beside) == COUNTS.get(name, 4)
 
 
 COUNTED = {  # a batch, the samples that were drawn, and its rows
@@ -61,4 +61,4 @@ COUNTED = {  # a batch, the samples that were drawn, and its rows
 @pytest.mark.parametrize("name", COUNTED)
 def test_rows_of_a_batch(name):
     data, drawn, rows = COUNTED[name]
-    assert batches.rows_of(data, drawn) == rows
+    assert batches.batch_size_of(data, drawn) == rows

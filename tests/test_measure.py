@@ -3,7 +3,7 @@
 import pytest
 
 from ddp_patch.measure import runs
-from ddp_patch.measure.parts import as_run, backwards_of, by_device, full, kept, parts, rows_of
+from ddp_patch.measure.parts import as_run, backwards_of, by_device, full, kept, parts, rows_per_step
 from ddp_patch.measure.runs import Spec, noted_of, perform
 from ddp_patch.measure.session_facts import apart
 from ddp_patch.pace import KINDS
@@ -223,7 +223,7 @@ def test_a_step_has_the_rows_and_the_number_of_all_batches_that_it_went_backward
     held = kept(found)
     assert held is not None
     assert held[1] == 6 / ranks  # the backward of one batch at a time
-    its = as_run(ranks, rows_of(found.steps), parts(found.steps, 0.0, 1.0, ranks), backwards_of(found.steps))
+    its = as_run(ranks, rows_per_step(found.steps), parts(found.steps, 0.0, 1.0, ranks), backwards_of(found.steps))
     assert (its["rows"], its["backwards"]) == wanted
 
 
@@ -243,7 +243,7 @@ def test_a_step_has_the_rows_and_the_number_of_all_batches_that_it_went_backward
 )
 def test_the_last_batch_of_an_epoch_is_no_full_step(rows, usual, count):
     steps = [{"rows": float(each)} for each in rows]
-    assert (rows_of(steps), len(full(steps))) == (usual, count)
+    assert (rows_per_step(steps), len(full(steps))) == (usual, count)
 
 
 def test_on_accelerators_nobody_knows_what_a_backward_takes_as_the_host_only_queues_its_kernels():

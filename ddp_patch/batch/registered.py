@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BatchError
-from ..extending import Rule, rows_of_result
+from ..extending import Rule, batch_dim_of_result
 from ..structure import leaves, leaves_below, map_leaves, nodes_of
 from .crossings import all_reduce, replicate, shard
 from .forms import to_local
@@ -167,7 +167,7 @@ def _results(rule: Rule, result: Any, layout: Layout) -> Any:
     count = layout.counts[World.get().rank]
 
     def dealt(index: int, value: Any) -> Any:
-        dim = rows_of_result(rule, index)
+        dim = batch_dim_of_result(rule, index)
         if not isinstance(value, Tensor) or dim is None:
             return value
         if value.dim() <= dim or value.shape[dim] != count:

@@ -21,7 +21,7 @@ from ..batch.world import World
 from ..structure import leaves, map_leaves
 from .argument_names import argument_names
 from .calls import Call, written
-from .items import rows_of
+from .items import row_count_of_lists
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ def enter(
     found = [leaf for _, leaf in call.leaves if isinstance(leaf, BatchTensor)]
     rows = rows if items is None else items
     if items is not None or (is_scripts and not is_named):
-        count = rows_of([*call.args, *call.kwargs.values()], found[0]._layout.total if found else rows, bool(found))
+        known = found[0]._layout.total if found else rows
+        count = row_count_of_lists([*call.args, *call.kwargs.values()], known, bool(found))
         if count is not None:
             layout = found[0]._layout if found else Layout.deal(count, 0, World.get().size)
             return None if layout is None else Entry(call.args, call.kwargs, layout, items=count)

@@ -16,7 +16,7 @@ from ..batch.tensor import BatchTensor
 from ..structure import is_container, leaves, map_items
 
 
-def rows_of(values: Sequence[Any], rows: int | None, beside: bool) -> int | None:
+def row_count_of_lists(values: Sequence[Any], rows: int | None, beside: bool) -> int | None:
     """Count the rows of a call that is given lists with an entry for each; None if it is given none.
 
     Args:

@@ -36,7 +36,12 @@ def compare_datasets(world: World, loader: Any, name: str, how: str) -> list[str
         LockstepError: on every rank, when they differ.
     """
     is_stream = isinstance(loader.dataset, IterableDataset)
-    local = [rows_of(loader.dataset), _batches_of(loader), {} if is_stream else first_samples(loader.dataset), how]
+    local = [
+        dataset_row_count(loader.dataset),
+        _batches_of(loader),
+        {} if is_stream else first_samples(loader.dataset),
+        how,
+    ]
     gathered = world.exchange(f"the lengths of loader {name}", local)
     lengths, epochs = [entry[0] for entry in gathered], [entry[1] for entry in gathered]
     if len(set(lengths)) > 1:
@@ -220,7 +225,7 @@ def length(thing: Any) -> int | None:
         return None
 
 
-def rows_of(dataset: Any) -> int | None:
+def dataset_row_count(dataset: Any) -> int | None:
     """Count a dataset's rows; None where one process would not: a stream may be read for it, or have no end."""
     return None if isinstance(dataset, IterableDataset) else length(dataset)
 

@@ -54,7 +54,7 @@ def cut(data: Any, world: World, drawn: int | None = None) -> tuple[Layout | Non
     return (layout, alone) if alone else (None, set())
 
 
-def rows_of(data: Any, drawn: int | None) -> int | None:
+def batch_size_of(data: Any, drawn: int | None) -> int | None:
     """Size of a batch that came whole, whether or not there are tensors that have a row for each sample.
 
     Args:

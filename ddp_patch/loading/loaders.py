@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..batch.forms import full_tensor
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
-from ..diagnosis.first_batches import FirstBatches, compare_datasets, length, rows_of
+from ..diagnosis.first_batches import FirstBatches, compare_datasets, dataset_row_count, length
 from ..job.job import Job
 from ..replica.replicas import Replicas
 from .apart import Apart, samples_as_they_are
@@ -240,6 +240,6 @@ class ReplicatedIterator(UndealtIterator):
 def _described(loader: DataLoader[Any]) -> str:
     dataset = type(loader.dataset).__name__
     size = f"batch_size={loader.batch_size}" if loader.batch_size else type(loader.batch_sampler).__name__
-    rows = rows_of(loader.dataset)
+    rows = dataset_row_count(loader.dataset)
     length_text = "a stream" if rows is None else f"{rows} rows"
     return f"{type(loader).__name__}({dataset}, {length_text}, {size}, num_workers={loader.num_workers})"

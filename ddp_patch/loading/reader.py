@@ -21,7 +21,7 @@ from ..errors import BatchError
 from ..generators import same, state_of, states
 from ..portable import portable
 from ..structure import leaves
-from .batches import copy_local_rows, cut, mapped_tensors, pinned, rows_of, with_row_count
+from .batches import batch_size_of, copy_local_rows, cut, mapped_tensors, pinned, with_row_count
 from .channel import Channel, NotPortableError
 from .generators import generators_of
 
@@ -99,7 +99,7 @@ class Reader:
             if any(isinstance(leaf, BatchTensor) for _, leaf in leaves(data)):
                 raise NotPortableError("it is made of batches of another loader, of which every rank holds its rows")
             layout, dealt = cut(data, self._world, drawn if self._in_order else None)
-            rows = rows_of(data, drawn if self._in_order else None) if layout is None else layout.total
+            rows = batch_size_of(data, drawn if self._in_order else None) if layout is None else layout.total
             self._hand_over("batch", (data, rows), before, lambda tensor: id(tensor) in dealt)
         except NotPortableError as error:
             if self._read == 1:

@@ -7,7 +7,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from ..batch.world import World
-from ..diagnosis.first_batches import rows_of
+from ..diagnosis.first_batches import dataset_row_count
 from ..diagnosis.samples import differing, first_samples
 from ..errors import LockstepError
 from ..ledger import script_line
@@ -32,7 +32,7 @@ def compare(world: World, loader: DataLoader[Any], shadow: DataLoader[Any], desc
     dataset = loader.dataset
     # What the script deals by a sampler of its own, or streams, may be each rank's own.
     are_dealt = not isinstance(dataset, IterableDataset) and not is_distributed(loader)
-    local = [rows_of(dataset), *_chosen(dataset), _begun(shadow)]
+    local = [dataset_row_count(dataset), *_chosen(dataset), _begun(shadow)]
     reported = [values[0] for values in world.share([(local, first_samples(dataset) if are_dealt else {})])]
     difference = differing([its[1] for its in reported])
     if difference is None and all(its[0] == reported[0][0] for its in reported):

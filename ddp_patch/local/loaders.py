@@ -14,7 +14,7 @@ from typing import Any
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, IterDataPipe
 
 from ..batch.world import World
-from ..diagnosis.first_batches import length, rows_of
+from ..diagnosis.first_batches import dataset_row_count, length
 from ..errors import BatchError
 from ..ledger import script_line
 from ..loading.plan import is_distributed
@@ -204,6 +204,6 @@ def _name(batches: Any) -> str:
 def _described(loader: DataLoader[Any]) -> str:
     dataset = type(loader.dataset).__name__
     size = f"batch_size={loader.batch_size}" if loader.batch_size else _name(loader.batch_sampler)
-    rows = rows_of(loader.dataset)
+    rows = dataset_row_count(loader.dataset)
     text = "a stream" if rows is None else f"{rows} rows"
     return f"{type(loader).__name__}({dataset}, {text}, {size}, num_workers={loader.num_workers})"

@@ -15,7 +15,7 @@ from .runs import Measured, noted_of
 _USUAL = 3  # one in so many steps
 
 
-def rows_of(steps: Sequence[dict[str, float]]) -> float:
+def rows_per_step(steps: Sequence[dict[str, float]]) -> float:
     """Rows of a full step, as ``full`` tells them, or their mean. A step whose rows nobody knows counts as one."""
     rows = [step["rows"] for step in full(steps)]
     return statistics.mean(rows) or 1.0

@@ -13,7 +13,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .. import script_thread
-from ..loading.batches import rows_of
+from ..loading.batches import batch_size_of
 from ..loading.iterator import Batches
 from ..pace import Pace
 from ..state import State
@@ -111,7 +111,7 @@ class RowCounter:
             count = drawn.popleft() if drawn else None
             session = State.session
             if session is None or session.options.view == "local":  # a batch is one rank's own
-                self._pending = (rows_of(data, count) or _rows(data)) * self._ranks
+                self._pending = (batch_size_of(data, count) or _rows(data)) * self._ranks
             return data
 
         return following

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..measure.facts import on_accelerator
-from ..measure.parts import backwards_of, by_device, full, kept, parts, rows_of
+from ..measure.parts import backwards_of, by_device, full, kept, parts, rows_per_step
 from ..measure.runs import Measured, noted_of
 from .timeline import Collective, Timeline
 
@@ -80,7 +80,7 @@ def found(run: Measured, timelines: Sequence[Timeline], busy: float = 0.0) -> Fo
     layers = {name: (its[0] / 1e6, its[1] / 1e6) for name, its in timelines[0].layers.items()}
     return Found(
         name=run.spec.script.name,
-        rows=rows_of(run.steps),
+        rows=rows_per_step(run.steps),
         backwards=backwards_of(run.steps),
         facts=run.facts,
         ledger=ledger,

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..measure import session_facts
 from ..measure.facts import on_accelerator
-from ..measure.parts import as_run, backwards_of, by_device, full, kept, parts, profile, rows_of
+from ..measure.parts import as_run, backwards_of, by_device, full, kept, parts, profile, rows_per_step
 from ..measure.runs import Measured, Spec, noted_of
 
 _TURNED = {
@@ -89,11 +89,11 @@ def apart(runs: Sequence[Measured]) -> str:
 def _rows(every: Sequence[dict[str, float]], spec: Spec, base: MeasuredScale | None) -> tuple[float, bool]:
     """Give the rows of all ranks in a step, and whether the batch grew: by what was counted, where it could be."""
     if base is None:
-        return rows_of(every), False
+        return rows_per_step(every), False
     meant = base.rows * (spec.ranks if spec.grows else 1)
     if not any(step["rows"] for step in every):
         return meant, spec.grows
-    counted = rows_of(every)
+    counted = rows_per_step(every)
     return counted, counted > base.rows * math.sqrt(spec.ranks)
 
 
