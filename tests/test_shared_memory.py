@@ -25,11 +25,11 @@ class Copies(TorchDispatchMode):
 
 def one_by_one(size):
     torch.manual_seed(0)
-    x, y = torch.randn(2 * size, 3, 4).double(), torch.arange(2 * size) % 3
+    dataset = TensorDataset(torch.randn(2 * size, 3, 4).double(), torch.arange(2 * size) % 3)
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)).double()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     losses, copies = [], []
-    for x, y in DataLoader(TensorDataset(x, y), size):
+    for x, y in DataLoader(dataset, size):
         with Copies(size // 2) as counted:
             for i in range(size):
                 x[i] = x[i].flip(0) * 2  # as augmentation does
