@@ -51,7 +51,7 @@ def head(x: float, title: str, below: str) -> list[str]:
 def picture() -> str:
     """Give the whole picture."""
     parts = [
-        *head(120, "your DataLoader", "every rank draws its order"),
+        *head(120, "your DataLoader", "every rank draws the same order"),
         *head(340, "rows", "each rank loads its own"),
         *head(570, "your model", "DDP averages gradients"),
         *head(836, "your script", "on each rank, sees the whole batch"),
@@ -60,7 +60,7 @@ def picture() -> str:
         ink, fill = RANKS[index // 4]
         y = (UPPER, LOWER)[index // 4] + index % 4 * 18
         parts.append(f'<rect x="50" y="{y + 1}" width="140" height="16" rx="3" fill="{fill}" stroke="{ink}"/>')
-    parts.append(text(120, 310, "batch_size=64", 13, FAINT, font_family=MONO))
+    parts.append(text(120, 310, "one batch of 64", 13, FAINT, font_family=MONO))
     for rank, (ink, fill) in enumerate(RANKS):
         y = (UPPER, LOWER)[rank]
         middle = y + HEIGHT / 2
@@ -83,7 +83,7 @@ def picture() -> str:
         arrow(570, UPPER + HEIGHT + 4, 570, LOWER - 4, both=True),
         text(582, 194, "gradients", 13, FAINT, "start"),
         arrow(836, UPPER + HEIGHT + 4, 836, LOWER - 4, both=True),
-        text(848, 194, "sums, to be read", 13, FAINT, "start"),
+        text(848, 194, "sums that it reads", 13, FAINT, "start"),
         text(490, 346, "A function that needs the whole batch gets it, on every rank: slower, never wrong.", 14, FAINT),
     ]
     body = "\n".join(f"  {part}" for part in parts)

@@ -782,11 +782,15 @@ def more_than_it_said(workers, persistent=False):
         warnings.simplefilter("always")
         iterator = iter(loader)
         for batch in iterator:
-            found.append([len(batch), len(said)])
+            found.append([len(batch), len([*filter(_is_heard, said)])])
     shut_down = getattr(iterator, "_shutdown_workers", None)
     if shut_down is not None:
         shut_down()
-    return [found, [str(warning.message).partition("<")[0] for warning in said]]
+    return [found, [str(warning.message).partition("<")[0] for warning in said if _is_heard(warning)]]
+
+
+def _is_heard(warning):
+    return warning.category is not DeprecationWarning  # Python 3.12 warns of forks beside threads
 
 
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (1, False), (1, True)])

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from ..batch.world import World
 from ..calling.call_mode import CallMode
-from .decide import SplitDecision
+from .trial_verdict import SplitDecision
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..calling.entry import Entry
-from .decide import SplitDecision
+from .trial_verdict import SplitDecision
 
 _MOST = 64  # forms in which a module is tried; the others run on batches
 _STREAK = 6  # new forms in a row: the next may never come back either

@@ -23,12 +23,12 @@ from ..calling.entry import Entry, enter
 from ..structure import leaves
 from .agreed import agreed
 from .call_forms import First, Form, Forms
-from .decide import SplitDecision
 from .dimensions import Dimensions, WorkCounter
 from .fingerprint import Fingerprints
 from .observed_call import ObservedCall
 from .observing import completed_by, is_of_batches
 from .trial_run import is_of_machine
+from .trial_verdict import SplitDecision
 from .unobserved import Unobserved
 
 

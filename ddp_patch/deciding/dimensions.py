@@ -15,7 +15,7 @@ from ..calling.calls import described
 from ..calling.entry import Entry
 from ..calling.swap import original_class
 from ..structure import leaves
-from .decide import SplitDecision
+from .trial_verdict import SplitDecision
 
 _ENOUGH = 0.8  # of the work that the first dimension makes: less than that is better
 

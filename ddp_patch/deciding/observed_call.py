@@ -21,10 +21,10 @@ from ..calling.rows import as_batches, detached, writing_back
 from ..structure import leaves, map_leaves
 from .agreed import muted
 from .arguments import SavedArguments
-from .decide import SplitDecision, decide
 from .fingerprint import Fingerprints
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED
 from .observing import observation, observed, restored_if_it_fails, untouched
+from .trial_verdict import SplitDecision, judge
 
 
 class ObservedCall:
@@ -109,7 +109,7 @@ class ObservedCall:
         assert self._copies is not None
         rows, seen = self._entry.layout.rows(self._world.rank), self.seen
         with muted(self._world), untouched(self._layers), self._saved_arguments.containers.as_before():
-            decision = decide(self._call.module, *self._copies, rows, seen, generators=self._generators)
+            decision = judge(self._call.module, *self._copies, rows, seen, generators=self._generators)
         if self.before.was_written_to():  # the trial did it, which the call did not: maybe on this rank alone
             self.before.put_back()
             return SplitDecision(CallMode.BATCHES, ". ".join(CHANGES_OUTSIDE))

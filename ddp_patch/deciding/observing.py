@@ -31,10 +31,10 @@ from ..generators import same_draws, same_states, state_of
 from ..gradients.graphs import comes_from
 from ..structure import leaves, strided
 from .arguments import SavedArguments, trained_leaves
-from .decide import DRAW_OUTSIDE, OWN_DRAWS, SplitDecision
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED, Guards
 from .state_snapshot import StateSnapshot
 from .trial_run import is_of_machine
+from .trial_verdict import DRAW_OUTSIDE, OWN_DRAWS, SplitDecision
 from .walk import OF_TORCH
 
 OTHER_ROWS = "its outputs have other rows than the batch"

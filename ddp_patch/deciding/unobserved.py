@@ -12,11 +12,11 @@ from ..calling.census import ModuleContents
 from ..calling.entry import Entry
 from ..calling.rows import Arguments, as_batches, detached, first_rows, whole_arguments
 from .agreed import agreed, muted
-from .decide import SplitDecision, decide
 from .fingerprint import Fingerprints
 from .observing import of_few_rows, untouched
 from .state_snapshot import StateSnapshot
 from .trial_run import is_of_machine
+from .trial_verdict import SplitDecision, judge
 
 _ROWS_TRIED = 4
 
@@ -91,5 +91,5 @@ class Unobserved:
         before = guards.noted(self._call.leaves)
         generators = self._fingerprints.generators(self._call)
         with muted(self._world), untouched(self._contents.layers):
-            decision = decide(self._call.module, whole, part, rows, vector=self._call.vector, generators=generators)
+            decision = judge(self._call.module, whole, part, rows, vector=self._call.vector, generators=generators)
         return decision.how, of_few_rows(decision, guards, before, self._other, self._before or before)

@@ -39,8 +39,13 @@ class Greeting:
         for name in models[max(self.said, 0) :]:
             self._say(f"{name} is the model; {self._how(name)}.")
         if not models:
-            self._say("no batch has reached a model yet, so every rank computes everything: right, but not faster.")
+            self._say(f"no batch has reached a model yet, so {self._without_model()}.")
         self.said = len(models)
+
+    def _without_model(self) -> str:
+        if self._ledger.loaders:
+            return "only what functions compute of each row of a loader's batches is split"
+        return "every rank computes everything: right, but not faster"
 
     def _how(self, name: str) -> str:
         if name in self._ledger.on_whole:

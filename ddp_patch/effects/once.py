@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..batch.world import World
 from ..job.job import Job
-from .checkpoints import Checkpoints
+from .atomic_saving import Checkpoints
 from .commands import Commands
 from .console import Console
 from .device_map import DeviceMap

@@ -1,6 +1,6 @@
 """torch.save, and what other libraries have like it: once per job, and finished when it returns.
 
-How a file is written, so that nobody reads a part of it: ``effects/checkpoints.py``.
+How a file is written, so that nobody reads a part of it: ``effects/atomic_saving.py``.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from ..calling.entry import Entry, plain_targets
 from ..calling.per_rank_generators import PerRankGenerators
 from ..calling.recall import Recall
 from ..calling.rows import as_batches, leave, whole_arguments, writing_back
-from ..deciding.decide import SplitDecision
+from ..deciding.trial_verdict import SplitDecision
 from ..errors import BatchError, DdpPatchError
 from ..gradients.graphs import comes_from
 from ..ledger import raised

@@ -25,8 +25,8 @@ from ..calling.per_rank_generators import PerRankGenerators
 from ..calling.recall import Recall
 from ..calling.redirects import Redirects, but_of_one_rank, is_of_one_rank
 from ..deciding.call_forms import First
-from ..deciding.decide import SplitDecision
 from ..deciding.decisions import SplitDecisions
+from ..deciding.trial_verdict import SplitDecision
 from ..errors import DdpPatchError
 from ..gradients.backward_passes import BackwardPasses
 from ..gradients.tuning import Tuning

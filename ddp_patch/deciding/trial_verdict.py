@@ -1,4 +1,4 @@
-"""Decide whether a module splits: it is tried once, before its rows are computed apart for good.
+"""What a trial tells of a module: whether its rows may be computed apart from then on (``decisions.py`` asks once).
 
 A loss over all pairs of a batch, a discriminator that compares the batch's samples, a BatchNorm of the author's own:
 split over ranks, they would silently compute something else. The trial runs two copies without gradients, one on what
@@ -42,7 +42,7 @@ class SplitDecision:
     is_sized: bool = False  # its forward was seen to ask how large the batch is
 
 
-def decide(
+def judge(
     module: nn.Module,
     whole: Arguments,
     rows: Arguments,
@@ -51,7 +51,7 @@ def decide(
     vector: bool = False,
     generators: Sequence[Any] = (),
 ) -> SplitDecision:
-    """Decide how a module may be computed, as far as this rank's rows tell.
+    """Try a module, and judge how it may be computed, as far as this rank's rows tell.
 
     Args:
         module: the module that was called.
