@@ -18,7 +18,8 @@ from .sizes import cut
 from .tensor import BatchTensor
 from .world import World
 
-_CONSTANT = ("zeros", "ones", "empty", "full", "new_zeros", "new_ones", "new_empty", "new_full")
+_CONSTANT = ("zeros", "ones", "empty", "full", "new_zeros", "new_ones", "new_empty", "new_full", "new")
+_EMPTY = ("empty", "new_empty", "new")
 _counting: Any = WeakTensorKeyDictionary()  # made by torch.arange(n) -> the version that it had
 
 
@@ -112,6 +113,8 @@ def _constant(name: str, otherwise: Wrapper) -> Wrapper:
         if world is None or world.observation is None or kwargs.get("out") is not None:
             return otherwise(session, wrapped, instance, args, kwargs)
         sizes = kwargs.get("size", args[0] if args else None)
+        if name == "new" and not is_sizes(args):
+            return otherwise(session, wrapped, instance, args, kwargs)
         is_one = isinstance(sizes, (tuple, list))
         its = cut(sizes if is_one else args, world.rank)
         if its is None:
@@ -120,13 +123,18 @@ def _constant(name: str, otherwise: Wrapper) -> Wrapper:
         if "size" in kwargs:
             kwargs["size"] = its[0]
         else:
-            args = (its[0], *args[1:]) if is_one else tuple(its[0])
+            args = (torch.Size(its[0]), *args[1:]) if is_one else tuple(its[0])
         rows = otherwise(session, wrapped, instance, args, kwargs)
         # Empty memory is zeroed, so that all ranks see the same.
-        made = BatchTensor.from_local(rows.zero_() if name.endswith("empty") else rows, its[1])
+        made = BatchTensor.from_local(rows.zero_() if name in _EMPTY else rows, its[1])
         return made.requires_grad_() if leaf else made
 
     return constant
+
+
+def is_sizes(args: Args) -> bool:
+    """Tell whether the arguments of ``x.new(...)`` are sizes: a list or a tuple would be entries."""
+    return bool(args) and (all(isinstance(arg, int) for arg in args) or isinstance(args[0], torch.Size))
 
 
 def counts(indices: Any, total: int) -> bool:

@@ -505,6 +505,9 @@ def shapes_like(r):
         lambda x: torch.full_like(x, 2.0) * x,
         lambda x: x.new_zeros(3, 2) + 1,
         lambda x: x.new_ones(x.size(0)),
+        lambda x: x.new(x.size(0), 2).zero_(),
+        lambda x: x.data.new(2, 3).fill_(4),
+        lambda x: x.new([2.0, 3.0]),
     ]
     return Call(r.choice(forms), [(x, dim)])
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..factories import is_sizes
 from ..forms import to_local
 from ..strides import empty_whole, is_contiguous
 from ..tensor import BatchTensor, Rule
@@ -52,10 +53,16 @@ def new(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return func(to_local(args[0]), *args[1:], **kwargs)
 
 
+def new_of_sizes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.new(3, 4)``, which older code fills at once. Empty memory is zeroed, so that all ranks see the same."""
+    return new(func, args, kwargs).zero_() if is_sizes(args[1:]) else NotImplemented
+
+
 def rules() -> list[tuple[Any, Rule]]:
     """Factories and their rules."""
     return [
         *((func, constant_like) for func in _CONSTANT),
         *((func, random_like) for func in _RANDOM),
         *((getattr(Tensor, name), new) for name in _NEW),
+        (Tensor.new, new_of_sizes),
     ]
