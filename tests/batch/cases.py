@@ -534,6 +534,39 @@ def draws(r):
     return Call(function, [(x, dim)], local=False)
 
 
+def picks_by_number(r):
+    """Entries at plain indices of rows and of other dimensions, and writes to them."""
+    x, dim = batch(r, dims=4, dim=0)
+    g, (b, c, h, w) = generator(r), x.shape
+    n = r.choice([0, 1, 2, 3, 5])
+    rows = torch.randint(-b, b, (n,), generator=g)
+    first, second, third = (torch.randint(-size, size, (n,), generator=g) for size in (c, h, w))
+    indices = [
+        (rows, first),
+        (rows, first, second, third),
+        (rows, slice(None), second),
+        (rows, r.randrange(c), Ellipsis, third),
+        (rows, slice(0, 1)),
+        (rows[:, None], first[None]),
+        (rows, Ellipsis, -1),
+        (rows, torch.tensor([0])),
+    ]
+    index, form = r.choice(indices), r.randrange(4)
+    values = torch.rand(x[index].shape, generator=g)
+
+    def function(x):
+        if form == 0:
+            return x[index] * 2, (x * 0).sum()
+        if form == 1:
+            return 1 / x.mul(0).sub(0)[index].neg(), x.sum()  # infinite, of the sign of a zero
+        z = x * 1
+        before = z[index] if form == 3 else None
+        z[index] = 2.0 if n == 0 else values if len({*(rows % b).tolist()}) == n else 3.0
+        return (z,) if before is None else (z, before)
+
+    return Call(function, [(x, dim)], local=False)
+
+
 def writes(r):
     """In-place writes through every door change what the script sees."""
     x, dim = batch(r, dims=2, dim=r.randrange(2))
@@ -845,6 +878,7 @@ CASES = {
     "unknown": unknown,
     "shapes_like": shapes_like,
     "draws": draws,
+    "picks_by_number": picks_by_number,
     "writes": writes,
     "writes_to_slices": writes_to_slices,
     "memory_orders": memory_orders,
@@ -866,6 +900,7 @@ REPEATS = {
     "products": 30,
     "unknown": 40,
     "draws": 15,
+    "picks_by_number": 60,
     "writes": 60,
     "writes_to_slices": 60,
     "memory_orders": 60,

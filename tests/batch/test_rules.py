@@ -53,3 +53,31 @@ def test_ranks_count_functions_alike_whatever_a_rule_calls(ranks):
     """An error that all ranks have is told from one of a rank's rows by its number."""
     first, *others = ranks.call(counted, 3).ok().results
     assert others == [first, first]
+
+
+def detected():
+    """Pick and write predictions by picture, anchor and cell, as losses of detectors do; what was gathered."""
+    import ddp_patch
+    from ddp_patch.batch.world import World
+
+    x = ddp_patch.shard_batch(torch.arange(160.0).view(8, 4, 5)) * 1
+    pictures, anchors, cells = torch.tensor([7, 0, 3, 3]), torch.tensor([1, 3, 0, 2]), torch.tensor([4, 4, 0, 1])
+    before = [x[pictures, anchors, cells].tolist(), x[pictures, 0].sum().item()]
+    x[pictures, anchors, cells] = torch.tensor([-1.0, -2.0, -3.0, -4.0])
+    said = [*before, x[-pictures, anchors].sum().item(), x.sum().item()]
+    try:
+        x[torch.tensor([8]), torch.tensor([0])]
+    except IndexError as error:
+        said.append(str(error))
+    return said, World.get().ledger.collectives["all_gather"]
+
+
+def test_picks_at_indices_that_all_ranks_have_gather_nothing(ranks):
+    x = torch.arange(160.0).view(8, 4, 5)
+    index = [7, 0, 3, 3], [1, 3, 0, 2], [4, 4, 0, 1]
+    wanted = [x[index].tolist(), x[[7, 0, 3, 3], 0].sum().item()]
+    x[index] = torch.tensor([-1.0, -2.0, -3.0, -4.0])
+    wanted += [x[[-7, 0, -3, -3], [1, 3, 0, 2]].sum().item(), x.sum().item()]
+    for said, gathered in ranks.call(detected, 3).ok().results:
+        assert said == [*wanted, "index 8 is out of bounds for dimension 0 with size 8"]
+        assert gathered == 0

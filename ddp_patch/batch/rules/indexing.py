@@ -14,7 +14,7 @@ from ..layout import Layout
 from ..shared_memory import note_view
 from ..tensor import BatchTensor, Rule, on_whole
 from ..world import World
-from . import lookups
+from . import lookups, picked_rows
 from .cuts import is_all, part_of, parts_of
 from .dims import named_dims
 from .indices import index_dims, moved_by, of_each_row, scalar, without_ellipsis
@@ -83,7 +83,8 @@ def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             rest = (*expanded[:place], slice(None), *expanded[place + 1 :])
             return BatchTensor.from_local(to_local(part)[rest], part._layout.at(out_dim))
         return redealt(on_whole(func, args, kwargs), out_dim, batch)
-    return _picked(func, batch, index, items)
+    found = picked_rows.picked(batch, expanded) if len(items) > 1 else None  # x[permutation] stays a batch
+    return _picked(func, batch, index, items) if found is None else found
 
 
 def _by_row(batch: BatchTensor, items: tuple[Any, ...]) -> BatchTensor | None:

@@ -12,6 +12,7 @@ from ..names import writes_in_place
 from ..tensor import BatchTensor, Rule
 from ..versions import note_write
 from ..world import World
+from . import picked_rows
 from .elementwise import common_layout, cutter, to_local_form
 from .indexing import getitem
 from .indices import index_dims, of_each_row, scalar, without_ellipsis
@@ -34,8 +35,12 @@ def setitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         of_rows = of_each_row(batch, items)
         local_index, local_value = of_rows[0] if of_rows is not None else _local_index(batch, items, value), value
         if local_index is None:
-            return NotImplemented
-        if isinstance(value, Tensor):
+            expanded = without_ellipsis(tuple(map(scalar, items)), batch.dim())
+            own = None if expanded is None else picked_rows.written(batch, expanded, value)
+            if own is None:
+                return NotImplemented
+            local_index, local_value = own
+        elif isinstance(value, Tensor):
             target = getitem(Tensor.__getitem__, (batch, index), {})
             layout = common_layout([target, value]) if isinstance(target, BatchTensor) else None
             if layout is None or layout != target._layout or value.dim() > target.dim():
