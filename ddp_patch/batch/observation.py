@@ -186,7 +186,7 @@ class Observation:
             self.meets_rows = True
         else:
             why = f"a tensor of shape {tuple(tensor.shape)} that is no parameter of the module is trained with it"
-            self.tied(why, "Make it a parameter of the module", here=True)
+            self.tied(why, "Make it a parameter of the module, or detach it if nothing trains it", here=True)
 
     def met_function(self, args: Any) -> None:
         """An autograd function of the script's is called, with what it may do to the gradients of sums."""

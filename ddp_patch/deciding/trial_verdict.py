@@ -78,7 +78,10 @@ def judge(
     if not why:
         dims, why = _compared(module, run, which, vector, closely)
     if not why and seen is None and _trains_others(run.rows):
-        why = "a tensor that is no parameter of the module is trained with it. Make it a parameter of the module"
+        why = (
+            "a tensor that is no parameter of the module is trained with it. Make it a parameter of the module, or "
+            "detach it if nothing trains it"
+        )
     if not why and not same_state(run.rows.module, run.whole.module):
         why = "its forward keeps values of the batch on the module. Return them instead"
     if why or dims is None:
