@@ -11,7 +11,7 @@ import functools
 import sys
 import types
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
@@ -138,7 +138,7 @@ class Compiling:
     @contextmanager
     def steps_of(self, optimizers: Sequence[Optimizer]) -> Iterator[None]:
         """Surround a function that runs as written: the steps of optimizers run compiled inside."""
-        steps = [_Step(optimizer, *self._compiled_step_of(optimizer)) for optimizer in optimizers]
+        steps = [_Step(optimizer, self._compiled_step_of) for optimizer in optimizers]
         try:
             for step in steps:
                 step.put()
@@ -147,41 +147,43 @@ class Compiling:
             for step in steps:
                 step.take_away()
 
-    def _compiled_step_of(self, optimizer: Optimizer) -> tuple[Any, Any]:
-        """Give its step as it is written, or as it was put on it (a scheduler counts the calls), and that compiled."""
-        written = vars(optimizer).get("step", type(optimizer).step)
-        if self._steps.get(optimizer, (None, None))[0] is not written:
-            self._steps[optimizer] = written, torch.compile(written, **self.how)
-        return self._steps[optimizer]
+    def _compiled_step_of(self, optimizer: Optimizer, written: Any) -> Any:
+        function, compiled = self._steps.get(optimizer, (None, None))
+        if function is not written:
+            compiled = torch.compile(written, **self.how)
+            self._steps[optimizer] = written, compiled
+        return compiled
 
 
 class _Step:
     """The compiled step of an optimizer, in place of its own for a while."""
 
-    def __init__(self, optimizer: Optimizer, written: Any, compiled: Any) -> None:
+    def __init__(self, optimizer: Optimizer, compiled_step_of: Callable[[Optimizer, Any], Any]) -> None:
         self._optimizer, self._own = optimizer, vars(optimizer).get("step")
-        self._is_put = False
+        self._compiled_step_of: Callable[[Optimizer, Any], Any] | None = compiled_step_of
+        # As it is written, or as it was put on it: a scheduler counts the calls.
+        written = type(optimizer).step if self._own is None else self._own
 
         @functools.wraps(written)
         def step(*args: Any, **kwargs: Any) -> Any:
-            if not self._is_put:  # a scheduler that was made meanwhile calls it for good
+            if self._compiled_step_of is None:  # a scheduler that was made meanwhile calls it for good
                 return written(*args, **kwargs)
             with stance("default"):
-                return compiled(*args, **kwargs)
+                return self._compiled_step_of(self._optimizer, written)(*args, **kwargs)
 
         # A scheduler asks for __func__.
-        self._step = types.MethodType(step, optimizer) if self._own is None else step
+        self._step: Any = types.MethodType(step, optimizer) if self._own is None else step
 
     def put(self) -> None:
-        vars(self._optimizer)["step"], self._is_put = self._step, True
+        vars(self._optimizer)["step"] = self._step
 
     def take_away(self) -> None:
-        attributes, self._is_put = vars(self._optimizer), False
-        if attributes.get("step") is not self._step:
-            return
-        del attributes["step"]
-        if self._own is not None:
-            attributes["step"] = self._own
+        attributes = vars(self._optimizer)
+        if attributes.get("step") is self._step:
+            del attributes["step"]
+            if self._own is not None:
+                attributes["step"] = self._own
+        self._compiled_step_of = self._step = None  # no cycle: it holds the optimizer, and that its model
 
 
 _FOR_MODELS = ("backend", "mode", "options", "dynamic", "recompile_limit", "isolate_recompiles")
