@@ -43,6 +43,7 @@ class Greeting:
         self.said = len(models)
 
     def _without_model(self) -> str:
+        """Say what is split all the same."""
         if self._ledger.loaders:
             return "only what functions compute of each row of a loader's batches is split"
         return "every rank computes everything: right, but not faster"

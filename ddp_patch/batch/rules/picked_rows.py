@@ -19,6 +19,11 @@ from ..forms import to_local
 from ..tensor import BatchTensor
 from ..world import World
 
+_ADDED = (  # by every backend: gloo has no sums of int16, say
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex128, torch.complex64),
+    *(torch.int64, torch.int32, torch.int8, torch.uint8),
+)
+
 
 @dataclass(frozen=True)
 class _Pick:
@@ -41,7 +46,7 @@ def picked(batch: BatchTensor, items: Sequence[Any]) -> Tensor | None:
     Raises:
         IndexError: torch's own.
     """
-    if batch._whole is not None or batch.dtype == torch.bool or not _may_be(batch, items):
+    if batch._whole is not None or batch.dtype not in _ADDED or not _may_be(batch, items):
         return None
     pick = _pick(batch, items)
     if 2 * math.prod(pick.shape) > batch.numel():
