@@ -85,7 +85,7 @@ class Session(Once):
         self.applied = AppliedFunctions(self.replicas, world)
         forwards = self.replicas.forwards
         world.computes_rows = lambda: forwards.computes_rows
-        world.keeps_global = functools.partial(forwards.keeps_global, self.replicas.backwards.trains)
+        world.has_averaged_gradient = functools.partial(forwards.has_averaged_gradient, self.replicas.backwards.trains)
         world.unruled_calls.agreed = generic.agreed
         world.local_draws = self.replicas.generators.entered
         world.trains = lambda tensor: id(tensor) in self.replicas.trained.ids()
@@ -163,7 +163,7 @@ class Session(Once):
 
     def on_whole(self) -> AbstractContextManager[None]:
         """Surround what sees whole batches, on every rank."""
-        return self.replicas.forwards.back_at(ON_WHOLE)
+        return self.replicas.forwards.at_position(ON_WHOLE)
 
     def plant(self, rows: Sequence[Patch]) -> None:
         """Apply patches, those of libraries as soon as the script imports them."""

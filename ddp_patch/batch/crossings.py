@@ -127,7 +127,7 @@ def all_reduce(
 
 def replicate(tensor: torch.Tensor) -> torch.Tensor:
     """Use a global tensor in the computation of rows."""
-    if tensor.requires_grad and torch.is_grad_enabled() and not (world := World.get()).keeps_global(tensor):
+    if tensor.requires_grad and torch.is_grad_enabled() and not (world := World.get()).has_averaged_gradient(tensor):
         if world.observation is not None:
             world.observation.met_trained_tensor(tensor)
         return _replicate(tensor)

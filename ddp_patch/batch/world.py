@@ -48,7 +48,7 @@ class World(Collectives):
     one_thread: OneThread = field(default_factory=OneThread)
     operations: int = 0  # torch functions called on batches so far, the same number on every rank
     # Parameters whose gradients are made global elsewhere, all at once.
-    keeps_global: Callable[[torch.Tensor], bool] = lambda tensor: False
+    has_averaged_gradient: Callable[[torch.Tensor], bool] = lambda tensor: False
     # Surrounds what draws random numbers for this rank's rows.
     local_draws: Callable[[], AbstractContextManager[None]] = nullcontext
     trains: Callable[[torch.Tensor], bool] = lambda tensor: False  # an optimizer of the script does

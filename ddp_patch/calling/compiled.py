@@ -189,13 +189,13 @@ class _Step:
 _FOR_MODELS = ("backend", "mode", "options", "dynamic", "recompile_limit", "isolate_recompiles")
 
 
-def needs_one_graph(error: BaseException) -> bool:
+def needs_full_graph(error: BaseException) -> bool:
     """Tell whether TorchDynamo refused a forward, because ``fullgraph=True`` does not let it break a graph."""
     exc = sys.modules.get("torch._dynamo.exc")
     return exc is not None and isinstance(error, exc.Unsupported)
 
 
-def writings(layers: list[nn.Module]) -> int | None:
+def count_buffer_writes(layers: list[nn.Module]) -> int | None:
     """Count how often the buffers of layers were written, if code is compiled."""
     if not is_used():
         return None

@@ -35,7 +35,7 @@ class Entry:
     is_scripts_own: bool = False  # made of plain tensors of the script's, along the dimension that was chosen
     is_of_several: bool = False  # it has rows of several batches, and is not cut
     items: int | None = None  # entries of its lists, one for each row; it is not cut
-    unclear: str = ""  # why a plain argument's batch dimension cannot be told; the arguments are of no use then
+    ambiguity: str = ""  # why a plain argument's batch dimension cannot be told; the arguments are of no use then
 
     @functools.cached_property
     def leaves(self) -> list[tuple[str, Any]]:
@@ -106,7 +106,7 @@ def _enter_with(
         return Entry(map_leaves(to_local_form, call.args, memo), map_leaves(to_local_form, call.kwargs, memo), layout)
     dims = {batch._layout.dim for batch in found}
     guessed: list[tuple[str, int]] = []
-    unclear: list[str] = []
+    ambiguities: list[str] = []
 
     def cut(name: str, leaf: Any) -> Any:
         if isinstance(leaf, BatchTensor):
@@ -117,8 +117,8 @@ def _enter_with(
         if name not in batch_dims and key in memory:
             recorded = memory[key]
             at = recorded if recorded is not None and leaf.shape[recorded] == layout.total else None
-        elif name not in batch_dims and dim not in dims and (why := _unclear(name, leaf, layout.total, dims, call)):
-            unclear.append(why)
+        elif name not in batch_dims and dim not in dims and (why := _ambiguity(name, leaf, layout.total, dims, call)):
+            ambiguities.append(why)
             return leaf
         else:
             at = memory[key] = _plain_dim(name, leaf, layout.total, dims, batch_dims)
@@ -127,7 +127,7 @@ def _enter_with(
         return replicate(leaf) if at is None else shard_argument(leaf, layout.at(at))
 
     new_args, new_kwargs = _cut_all(cut, call)
-    return Entry(new_args, new_kwargs, layout, tuple(guessed), unclear="".join(unclear[:1]))
+    return Entry(new_args, new_kwargs, layout, tuple(guessed), ambiguity="".join(ambiguities[:1]))
 
 
 def _plain_dim(name: str, leaf: Tensor, rows: int, dims: set[int], batch_dims: Mapping[str, int | None]) -> int | None:
@@ -142,7 +142,7 @@ def _plain_dim(name: str, leaf: Tensor, rows: int, dims: set[int], batch_dims: M
     return expected[0]
 
 
-def _unclear(name: str, leaf: Tensor, rows: int, dims: set[int], call: Call) -> str:
+def _ambiguity(name: str, leaf: Tensor, rows: int, dims: set[int], call: Call) -> str:
     fitting = [dim for dim, size in enumerate(leaf.shape) if size == rows]
     if len(fitting) < 2 or dims.isdisjoint(fitting):
         return ""

@@ -96,7 +96,7 @@ def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, wor
             if inner.mixing is None and not _same([*leaves(results)], [*leaves(local)], args):
                 inner.mixing = "it calculates with the batch size"
             if inner.mixing is None and (trained := _trained(args, results[1])):
-                is_sum = all(map(world.keeps_global, trained))
+                is_sum = all(map(world.has_averaged_gradient, trained))
                 for scale in (1.0, _LARGE):
                     grads = (tried(functools.partial(_part, which=which), scale)[1] for which in (None, 0, 1))
                     is_sum = is_sum and _are_sums(args, *grads)

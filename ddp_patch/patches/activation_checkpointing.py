@@ -67,7 +67,7 @@ class _Hidden:
 def _again(session: Session, function: Callable[..., Any], keep_draws: bool) -> Callable[..., Any]:
     """Give a function whose second call, inside backward, meets what the first met."""
     replicas, world = session.replicas, session.world
-    place = replicas.forwards.place
+    position = replicas.forwards.position
     # Torch keeps the one in place.
     torch_states = replicas.generators.torch_states() if keep_draws and not replicas.forwards.computes_rows else None
     decisions: list[Ran] | None = None
@@ -81,7 +81,7 @@ def _again(session: Session, function: Callable[..., Any], keep_draws: bool) -> 
             with replicas.recall.noting(decisions), nullcontext() if seen is None else seen.recomputed():
                 return function(*args, **kwargs)
         redrawn = replicas.generators.replayed(torch_states)
-        with replicas.forwards.back_at(place), redrawn, replicas.recall.giving(decisions):
+        with replicas.forwards.at_position(position), redrawn, replicas.recall.giving(decisions):
             return function(*args, **kwargs)
 
     return run

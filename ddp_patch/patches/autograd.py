@@ -75,7 +75,7 @@ def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
 def _apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     instance = wrapped.__self__ if instance is None else instance  # wrapt does not know methods of a class from C
     of_script = is_scripts(instance)
-    session.world.may_assume &= not (of_script and session.replicas.forwards.running)  # its backward may clamp
+    session.world.may_assume &= not (of_script and session.replicas.forwards.is_in_call)  # its backward may clamp
     if of_script and session.replicas.forwards.computes_rows and not session.world.sees_gradients:
         result = wrapped(*args, **kwargs)
         for node in {leaf.grad_fn: None for _, leaf in leaves(result) if _is_of_function(leaf)}:
@@ -110,7 +110,7 @@ def _on_whole(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
         if has_batches:
             around.enter_context(session.world.working_on_whole(f"{instance.__name__}.apply"))
         if has_batches or is_scripts(instance):
-            around.enter_context(session.replicas.forwards.closed())  # so do the modules that its forward calls
+            around.enter_context(session.replicas.forwards.without_interception())  # its forward's modules too
         whole = map_leaves(lambda leaf: full_tensor(leaf) if isinstance(leaf, BatchTensor) else leaf, args)
         result = wrapped(*whole, **kwargs)
     if any(isinstance(leaf, BatchTensor) for _, leaf in leaves(result)):

@@ -59,7 +59,7 @@ def _forward(session: Session, wrapped: Any, instance: nn.DataParallel[Any], arg
     devices = attributes.get("device_ids")
     if devices and session.job.device.type != "cpu":
         _bind(instance, session.job)
-    if session.replicas.forwards.inside or is_of_one_rank(session.world, instance.module):
+    if session.replicas.forwards.is_bypassed or is_of_one_rank(session.world, instance.module):
         return wrapped(*args, **kwargs)
     module, dim = instance.module, attributes.get("dim", attributes.get(_DIM, 0))
     if session.replicas.registry.of(module) is None:
@@ -93,7 +93,7 @@ def _functional(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
         positional = inputs if isinstance(inputs, tuple) else () if inputs is None else (inputs,)
         keywords = module_kwargs or {}
         # The rows of an enclosing module: torch would spread them over other ranks' devices.
-        if session.replicas.forwards.inside or is_of_one_rank(session.world, module):
+        if session.replicas.forwards.is_bypassed or is_of_one_rank(session.world, module):
             return module(*positional, **keywords)
         _note_fewer("nn.parallel.data_parallel", device_ids, session.world)
         vector = session.job.device.type != "cpu" and _count(device_ids) != 1 and session.job.place.visible > 1

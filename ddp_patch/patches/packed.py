@@ -41,7 +41,8 @@ def _forward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
             return wrapped(input, hx)
         weights = [weight for weight in instance._flat_weights if weight is not None]
         local = _local_states(hx, input)
-        if local is NotImplemented or any(w.requires_grad and not session.world.keeps_global(w) for w in weights):
+        trained = [weight for weight in weights if weight.requires_grad]
+        if local is NotImplemented or not all(map(session.world.has_averaged_gradient, trained)):
             return wrapped(input.whole(), _whole(hx))
         drops = instance.training and instance.dropout and instance.num_layers > 1
         with session.world.working_on_rows(wrapped), session.world.local_draws() if drops else nullcontext():

@@ -24,7 +24,7 @@ def _forward(session: Session, wrapped: Any, instance: nn.Module, args: Args, kw
         return wrapped(*args, **kwargs)
     # Whether it does depends on the whole mask (torch 2.13), and only plain tensors take this path.
     whole = map_leaves(_whole, args), map_leaves(_whole, kwargs)
-    with session.replicas.forwards.closed():  # its layers are given nested tensors
+    with session.replicas.forwards.without_interception():  # its layers are given nested tensors
         result = wrapped(*whole[0], **whole[1])
     return BatchTensor.from_full(result, src._layout)
 

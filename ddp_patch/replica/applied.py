@@ -57,7 +57,11 @@ class AppliedFunctions:
         """
         world, forwards = self._world, self._replicas.forwards
         is_recalled = self._replicas.recall.is_on  # in the part of a backward that computes a forward again
-        if world.observation is not None or forwards.inside or (self._replicas.backwards.is_busy and not is_recalled):
+        if (
+            world.observation is not None
+            or forwards.is_bypassed
+            or (self._replicas.backwards.is_busy and not is_recalled)
+        ):
             return None
         if World.current is not world or world.skips_collectives or world.muted.get() or world.reading.get():
             return None
@@ -80,7 +84,7 @@ class AppliedFunctions:
         """
         self._running.append(stands)
         try:
-            with self._replicas.forwards.opening():
+            with self._replicas.forwards.intercepting_submodules():
                 return self._replicas.call(Call(stands, stands.forward, args, {}))
         finally:
             self._running.pop()

@@ -1,4 +1,4 @@
-"""How one call of a module is carried out: on rows, on batches, or on the whole."""
+"""How one call of a module is carried out: on this rank's rows, on batches, or on the whole batch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ..ledger import raised
 from ..structure import leaves
 from .replica import Replica
 
-REFUSED = object()
+REQUIRES_FULLGRAPH = object()
 CallPosition = tuple[int, int, bool]
 ON_WHOLE: CallPosition = (1, 0, False)  # inside a module that computes the whole batch
 _MOST_NODES = 64  # of a graph that are looked at in every call
@@ -50,10 +50,10 @@ class Forwards:
             syncs_norms: the ranks meet in each BatchNorm.
         """
         self.computes_rows = False  # a module is computing this rank's rows
-        self.opened = 0  # > 0 while a forward runs on batches, and the modules that it calls are looked at
+        self.intercept_depth = 0  # > 0 while a forward runs on batches, and calls of its submodules are intercepted
         self.items: int | None = None  # how many entries its lists have, if it is given some with one for each row
-        self.count = 0  # of model calls that may fail on some ranks only so far, the same number on every rank
-        self._depth = 0  # > 0 while what a module calls is not looked at: it computes rows, say
+        self.call_count = 0  # of model calls that may fail on some ranks only so far, the same number on every rank
+        self._bypass_depth = 0  # > 0 while submodules run as written: the module around them computes rows, say
         self.compiling: Compiling | None = None  # a compiled function runs on batches: what it calls is compiled
         self._world = world
         self._generators = generators
@@ -61,14 +61,14 @@ class Forwards:
         self._syncs_norms = syncs_norms
 
     @property
-    def inside(self) -> bool:
-        """Whether a module is running that was already decided on."""
-        return self._depth > 0
+    def is_bypassed(self) -> bool:
+        """Whether modules run as written, since one around them was decided on."""
+        return self._bypass_depth > 0
 
     @property
-    def running(self) -> bool:
-        """Whether a module is running that calls are known of."""
-        return self._depth > 0 or self.opened > 0
+    def is_in_call(self) -> bool:
+        """Whether a module is running, decided on or with its submodules intercepted."""
+        return self._bypass_depth > 0 or self.intercept_depth > 0
 
     def on_rows(
         self, call: Call, entry: Entry, decision: SplitDecision, contents: ModuleContents, replica: Replica | None
@@ -83,22 +83,22 @@ class Forwards:
             replica: of the outermost module; None inside.
 
         Returns:
-            What the module returns, or ``REFUSED`` if it can only be compiled as one graph, in which ranks would meet.
+            What the module returns, or ``REQUIRES_FULLGRAPH`` if ranks would meet in what is compiled as one graph.
         """
         self._world.ledger.rows[entry.layout.counts[self._world.rank]] += 1
         losses = None
         if decision.losses:
             losses = Reductions(decision.losses, entry.layout, self._world.rank, plain_targets(call, entry))
-        breaks = [] if losses is None else [*compiled.LOSS_FUNCTIONS]
+        graph_breaks = [] if losses is None else [*compiled.LOSS_FUNCTIONS]
         if self._syncs_norms and compiled.meets_in_norms(contents.layers):
-            breaks += compiled.BATCH_NORM
-        written = compiled.writings(contents.layers) if breaks else None
+            graph_breaks += compiled.BATCH_NORM
+        buffer_writes = compiled.count_buffer_writes(contents.layers) if graph_breaks else None
         containers = Containers((call.args, call.kwargs), (entry.args, entry.kwargs))
         is_outermost = self._generators.enter_torch()
-        self.computes_rows, self._depth, self.count = True, self._depth + 1, self.count + 1
+        self.computes_rows, self._bypass_depth, self.call_count = True, self._bypass_depth + 1, self.call_count + 1
         try:
-            if breaks or self.opened or self.compiling is not None:
-                with self._around_rows(call.module, losses, breaks):
+            if graph_breaks or self.intercept_depth or self.compiling is not None:
+                with self._around_rows(call.module, losses, graph_breaks):
                     outputs = _run(call, entry, replica)
             else:
                 outputs = _run(call, entry, replica)
@@ -108,12 +108,12 @@ class Forwards:
         except DdpPatchError:
             raise
         except Exception as error:
-            if breaks and compiled.needs_one_graph(error):
-                return self._refused(call, contents, written, error)
-            self._world.check_all_failed(error, f"call {self.count} of {described(call.module)}")
+            if graph_breaks and compiled.needs_full_graph(error):
+                return self._report_fullgraph(call, contents, buffer_writes, error)
+            self._world.check_all_failed(error, f"call {self.call_count} of {described(call.module)}")
             raise
         finally:
-            self.computes_rows, self._depth = False, self._depth - 1
+            self.computes_rows, self._bypass_depth = False, self._bypass_depth - 1
             if is_outermost:
                 self._generators.leave()
         try:
@@ -121,44 +121,44 @@ class Forwards:
                 outputs = replica.hook_outputs(outputs, entry.leaves)
             return containers.write_back(leave(call.module, outputs, entry, decision.dims, call.vector))
         except Exception as error:  # the shapes of this rank's rows may tell what those of others do not
-            self._world.check_all_failed(error, f"the outputs of call {self.count} of {described(call.module)}")
+            self._world.check_all_failed(error, f"the outputs of call {self.call_count} of {described(call.module)}")
             raise
 
-    def _around_rows(self, module: nn.Module, losses: Reductions | None, breaks: list[str]) -> ExitStack:
+    def _around_rows(self, module: nn.Module, losses: Reductions | None, graph_breaks: list[str]) -> ExitStack:
         around = ExitStack()
-        if self.opened and (breaks or compiled.is_used()):
+        if self.intercept_depth and (graph_breaks or compiled.is_used()):
             around.enter_context(compiled.stance("default"))
         if losses is not None:
             around.enter_context(self._world.reducing(losses))
             around.enter_context(noticed(losses.have_sums))
-        if breaks:
-            around.enter_context(compiled.breaking_graphs(breaks))
+        if graph_breaks:
+            around.enter_context(compiled.breaking_graphs(graph_breaks))
         if self.compiling is not None:
             around.enter_context(self.compiling.forward_of(module))
         return around
 
-    def _refused(self, call: Call, contents: ModuleContents, written: int | None, error: Exception) -> Any:
-        if written == compiled.writings(contents.layers):
-            return REFUSED
+    def _report_fullgraph(self, call: Call, contents: ModuleContents, writes: int | None, error: Exception) -> Any:
+        if writes == compiled.count_buffer_writes(contents.layers):
+            return REQUIRES_FULLGRAPH
         raise BatchError(
             f"{described(call.module)}: torch.compile(fullgraph=True) does not let ranks meet in forward, for a loss "
             "or BatchNorm, and this forward updated statistics before that was known. Write fullgraph=False."
         ) from error
 
-    def opened_up(self, call: Call, entry: Entry) -> Any:
-        """Run a forward as written, on batches, and look at the modules that it calls."""
-        with self.opening(entry.items), compiled.stance("force_eager"):
+    def on_batches_with_interception(self, call: Call, entry: Entry) -> Any:
+        """Run a forward as written, on batches, and decide on each submodule that it calls."""
+        with self.intercepting_submodules(entry.items), compiled.stance("force_eager"):
             return self.on_batches(call, entry)
 
     @contextmanager
-    def opening(self, items: int | None = None) -> Iterator[None]:
-        """Look at the modules that are called inside, where lists may have so many entries, one for each row."""
-        self.opened += 1
+    def intercepting_submodules(self, items: int | None = None) -> Iterator[None]:
+        """Intercept the submodules called inside, where lists may have ``items`` entries, one for each row."""
+        self.intercept_depth += 1
         before, self.items = self.items, items or self.items
         try:
             yield
         finally:
-            self.opened -= 1
+            self.intercept_depth -= 1
             self.items = before
 
     def on_batches(self, call: Call, entry: Entry) -> Any:
@@ -177,7 +177,7 @@ class Forwards:
         """
         has_batches = any(isinstance(leaf, (BatchTensor, PackedRows)) for _, leaf in leaves((call.args, call.kwargs)))
         with ExitStack() as around:
-            around.enter_context(self.closed())
+            around.enter_context(self.without_interception())
             if has_batches:
                 around.enter_context(self._world.working_on_whole(f"the arguments of {described(call.module)}"))
             args, kwargs = whole_arguments(call.args, call.kwargs)
@@ -189,59 +189,59 @@ class Forwards:
                     self._world.ledger.on_whole[described(call.module)] = f"its forward raises {raised(error)}"
                 raise
 
-    def unclear(self, call: Call, why: str) -> Any:
-        """Run a call on batches, if a model makes it: attention masks, say, of texts as long as there are texts.
+    def run_ambiguous(self, call: Call, reason: str) -> Any:
+        """Run a call on batches whose batch dimension is ambiguous: of masks, say, of texts as long as there are texts.
 
         Raises:
-            BatchError: if the script makes it, which can say what it means.
+            BatchError: for this reason, if the script makes the call, not a model: it can say what it means.
         """
-        if not self.opened and not self._recall.is_on:
-            raise BatchError(why)
+        if not self.intercept_depth and not self._recall.is_on:
+            raise BatchError(reason)
         if self._recall.is_on:
             self._recall.of(call.module)
         self._recall.note(call.module, CallMode.OBSERVED)
-        with self.closed():
+        with self.without_interception():
             return call.as_written()
 
-    def keeps_global(self, trains: Callable[[torch.Tensor], bool], tensor: torch.Tensor) -> bool:
-        """Tell whether all that a tensor's gradient reaches is averaged over the ranks anyway: parameters of replicas.
+    def has_averaged_gradient(self, is_trained: Callable[[torch.Tensor], bool], tensor: torch.Tensor) -> bool:
+        """Tell whether a tensor's gradient reaches parameters of replicas alone, for which DDP averages it.
 
         Averaging is linear, so a rank's share may flow through what a forward computes from parameters alone, such as
         embeddings of positions, unless somebody looks at gradients there.
 
         Args:
-            trains: tells the parameters of replicas.
+            is_trained: tells whether a tensor is a parameter of a replica.
             tensor: that rows meet.
         """
-        if trains(tensor):
+        if is_trained(tensor):
             return True
-        if tensor.grad_fn is None or not (self.running and self._world.may_assume):
+        if tensor.grad_fn is None or not (self.is_in_call and self._world.may_assume):
             return False
-        return comes_from(tensor, trains, _MOST_NODES)
+        return comes_from(tensor, is_trained, _MOST_NODES)
 
     @property
-    def place(self) -> CallPosition:
+    def position(self) -> CallPosition:
         """Where this rank is among the calls of modules."""
-        return self._depth, self.opened, self.computes_rows
+        return self._bypass_depth, self.intercept_depth, self.computes_rows
 
     @contextmanager
-    def back_at(self, place: CallPosition) -> Iterator[None]:
-        """Be where a forward was, while backward computes a part of it again."""
-        before = self.place
-        self._depth, self.opened, self.computes_rows = place
+    def at_position(self, position: CallPosition) -> Iterator[None]:
+        """Stand where a forward stood among the calls, while backward recomputes a part of it."""
+        before = self.position
+        self._bypass_depth, self.intercept_depth, self.computes_rows = position
         try:
             yield
         finally:
-            self._depth, self.opened, self.computes_rows = before
+            self._bypass_depth, self.intercept_depth, self.computes_rows = before
 
     @contextmanager
-    def closed(self) -> Iterator[None]:
-        """Look at nothing that is called inside."""
-        self._depth += 1
+    def without_interception(self) -> Iterator[None]:
+        """Let submodules that are called inside run as written."""
+        self._bypass_depth += 1
         try:
             yield
         finally:
-            self._depth -= 1
+            self._bypass_depth -= 1
 
 
 def _run(call: Call, entry: Entry, replica: Replica | None) -> Any:

@@ -32,7 +32,7 @@ from ..gradients.backward_passes import BackwardPasses
 from ..gradients.tuning import Tuning
 from ..job.job import Job
 from ..options import Options
-from .forwards import REFUSED, Forwards
+from .forwards import REQUIRES_FULLGRAPH, Forwards
 from .registry import Registry
 from .replica import Replica
 from .shares import Shares
@@ -96,26 +96,26 @@ class Replicas:
 
     def found(self, call: Call) -> bool:
         """Tell whether a module call should be taken over: an owner of optimized parameters, on a batch."""
-        if self.forwards.inside or call.module in self._redirects or not (self.discovering or self.forwards.opened):
+        is_inner = self.forwards.intercept_depth > 0
+        if self.forwards.is_bypassed or call.module in self._redirects or not (self.discovering or is_inner):
             return False
-        if is_let_pass(call, self.forwards.opened > 0, self.forwards.items):
+        if is_let_pass(call, is_inner, self.forwards.items):
             return False
         if not any(isinstance(leaf, torch.Tensor) for _, leaf in call.leaves):
             return False
-        optimized = self.trained.ids()
-        is_owner = any(id(parameter) in optimized for parameter in call.module.parameters())
+        is_owner = not self.trained.ids().isdisjoint(map(id, call.module.parameters()))
         return is_owner and not is_rewritten() and not is_of_one_rank(self._world, call.module)
 
     def is_at_work(self) -> bool:
         """Tell whether a call is part of a model's, of a backward, or of what is traced."""
-        return self.forwards.running or self.backwards.is_busy or self.recall.is_on or is_rewritten()
+        return self.forwards.is_in_call or self.backwards.is_busy or self.recall.is_on or is_rewritten()
 
     def call(self, call: Call) -> Any:
         """Carry out the call of a module."""
         self._world.one_thread.begins()
-        if self.forwards.inside or is_rewritten() or (self.backwards.is_busy and not self.recall.is_on):
+        if self.forwards.is_bypassed or is_rewritten() or (self.backwards.is_busy and not self.recall.is_on):
             return call.as_written()
-        if self.forwards.opened:
+        if self.forwards.intercept_depth:
             return self._between_hooks(call)
         self._news = False
         try:
@@ -131,22 +131,22 @@ class Replicas:
             return self._call(call)
         self._world.may_assume = False
         self._look_at(call.module)  # its forward may call it
-        return self.hooks.around(call, self._call, "force_eager" if self.forwards.opened else "default")
+        return self.hooks.around(call, self._call, "force_eager" if self.forwards.intercept_depth else "default")
 
     def _call(self, call: Call) -> Any:
         contents = self.census.of(call.module)
         if self.hooks.needs_whole(call.module, contents):
             self._world.ledger.on_whole[described(call.module)] = "hooks on all modules, or of register_backward_hook"
             return self.forwards.on_whole(call)
-        entry = self.decisions.enter(call, self.rows, self.forwards.opened == 0, self.forwards.items)
+        entry = self.decisions.enter(call, self.rows, self.forwards.intercept_depth == 0, self.forwards.items)
         if entry is None:
             return self.forwards.on_whole(call)
-        if entry.unclear:
-            return self.forwards.unclear(call, entry.unclear)
+        if entry.ambiguity:
+            return self.forwards.run_ambiguous(call, entry.ambiguity)
         if contents.is_substituted:
             self._world.ledger.note(f"{described(call.module)}: functional_call computes the whole batch")
             return self.forwards.on_whole(call)
-        if self.forwards.opened:
+        if self.forwards.intercept_depth:
             return self._entered(call, entry, contents, None)[0]
         if contents.is_empty():
             self._world.ledger.on_whole[described(call.module)] = "parameters that hold no numbers yet: lazy or meta"
@@ -167,13 +167,13 @@ class Replicas:
             self._world.may_assume = False
             self._world.ledger.on_batches[described(call.module)] = "a module inside it has hooks, which see batches"
             self._news = self._news or self.hooks.is_new(call.module, contents)
-            return self.forwards.opened_up(call, entry), False
+            return self.forwards.on_batches_with_interception(call, entry), False
         if entry.is_of_several or entry.items is not None:
             key = id(call.module), call.module.training
             self._news = self._news or key not in self._uncut
             self._uncut[key] = call.module
             self._world.ledger.on_batches[described(call.module)] = _OF_SEVERAL if entry.items is None else _OF_ITEMS
-            return self.forwards.opened_up(call, entry), False
+            return self.forwards.on_batches_with_interception(call, entry), False
         form = self.decisions.form(call, entry, contents)
         decision = self.decisions.lookup(call, entry, form)
         how = self.recall.of(call.module) if self.recall.is_on else None
@@ -195,26 +195,26 @@ class Replicas:
                     self.decisions.forget(call, form)
                 raise
         if how is CallMode.BATCHES:
-            return self.forwards.opened_up(call, entry), False
+            return self.forwards.on_batches_with_interception(call, entry), False
         if how is CallMode.OBSERVED:
-            with self.forwards.closed(), compiled.stance("force_eager"):
+            with self.forwards.without_interception(), compiled.stance("force_eager"):
                 return self.forwards.on_batches(call, entry), False
         result = self.forwards.on_rows(call, entry, decision or _SEEN_ELSEWHERE, contents, replica)
-        if result is not REFUSED:
+        if result is not REQUIRES_FULLGRAPH:
             return result, not call.vector
         self.decisions.withdraw(call, form, "torch.compile(fullgraph=True) lets no ranks meet in its forward")
-        return self.forwards.opened_up(call, entry), False
+        return self.forwards.on_batches_with_interception(call, entry), False
 
     def _first(self, call: Call, entry: Entry, form: Any) -> First:
         self._news = True
-        self.forwards.count += 1
+        self.forwards.call_count += 1
         try:
-            with self.forwards.closed():
+            with self.forwards.without_interception():
                 first = self.decisions.first(call, entry, form, self.rows)
         except DdpPatchError:
             raise
         except Exception as error:
-            self._world.check_all_failed(error, f"call {self.forwards.count} of {described(call.module)}")
+            self._world.check_all_failed(error, f"call {self.forwards.call_count} of {described(call.module)}")
             raise
         if first.decision.how is CallMode.ROWS:
             self._look_at(call.module)
@@ -232,7 +232,7 @@ class Replicas:
 
     def _called(self, module: nn.Module, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self._world.one_thread.begins()  # before another thread takes this one's forward for its own
-        if not self.forwards.inside:
+        if not self.forwards.is_bypassed:
             return self.call(Call(module, run, args, kwargs))
         with self.hooks.again(module):
             return run(*args, **kwargs)

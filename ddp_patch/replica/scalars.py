@@ -89,7 +89,7 @@ class Scalars:
         half = few // 2
         try:
             twin = trial_copy(module)
-            with self._replicas.forwards.back_at(ON_WHOLE), undisturbed(), SplitTrial(module):
+            with self._replicas.forwards.at_position(ON_WHOLE), undisturbed(), SplitTrial(module):
                 whole, first, second = (
                     _scalars_of(twin(*_part(args, rows, at, *span), **_part(kwargs, rows, at, *span)))
                     for span in ((0, few), (0, half), (half, few - half))

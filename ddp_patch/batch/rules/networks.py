@@ -141,7 +141,7 @@ def _is_sparse_elsewhere(arguments: dict[str, Any]) -> bool:
     if not (arguments["sparse"] and weight.requires_grad):
         return False
     note_sparse(weight)
-    return not World.get().keeps_global(weight)
+    return not World.get().has_averaged_gradient(weight)
 
 
 def embedding_bag(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
