@@ -430,6 +430,6 @@ def test_what_waits_is_no_python_of_ours():
 @pytest.mark.parametrize(("function", "remedy"), [("Tensor.numpy", "register_rowwise"), ("Tensor.item", "torch.where")])
 def test_what_reads_values_is_told_what_to_write(function, remedy):
     seen = Observation(lambda tensor: False)
-    with seen.at(function, True):
-        seen.read()
-    assert remedy in seen.mixing
+    with seen.calling(function, True):
+        seen.note_value_read()
+    assert remedy in seen.why_not_split

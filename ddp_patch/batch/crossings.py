@@ -129,7 +129,7 @@ def replicate(tensor: torch.Tensor) -> torch.Tensor:
     """Use a global tensor in the computation of rows."""
     if tensor.requires_grad and torch.is_grad_enabled() and not (world := World.get()).has_averaged_gradient(tensor):
         if world.observation is not None:
-            world.observation.met_trained_tensor(tensor)
+            world.observation.note_trained_tensor(tensor)
         return _replicate(tensor)
     return tensor
 

@@ -53,7 +53,7 @@ def to_local(batch: BatchTensor) -> Tensor:
 def full_tensor(batch: BatchTensor) -> Tensor:
     """The whole batch, gathered once and remembered until it changes."""
     if World.current is not None and World.current.observation is not None:
-        World.current.observation.crossed()
+        World.current.observation.note_whole_batch_use()
     if batch._rows is not None and version(batch._rows) == batch._rows_seen and may_wait(batch):
         return batch._whole  # type: ignore[return-value]
     if ALIASED or batch._whole_copy is not None:

@@ -33,7 +33,7 @@ class Meeting:
             raise computes_in_dataset(read_by_one=False)
         world.one_thread.begins()
         if world.observation is not None:
-            world.observation.crossed()
+            world.observation.note_whole_batch_use()
         self._counts = world.trail.enter(self._what, self._size)
         if not self._computes:
             self._began = world.ledger.pace.begin()

@@ -24,7 +24,7 @@ class Reduction:
 
     name: str
     where: Mapping[int | str, RowPlacement]  # of arguments, by position or name; empty if it reduces nothing
-    meets_rows: bool = False  # what comes of it, or of another one of its forward, is trained by rows again
+    feeds_rows: bool = False  # what comes of it, or of another one of its forward, is trained by rows again
 
 
 def losses_of(seen: Observation) -> tuple[Reduction, ...]:
@@ -36,7 +36,7 @@ def losses_of(seen: Observation) -> tuple[Reduction, ...]:
     calls: list[Reduction] = seen.reductions
     if not any(call.where for call in calls if call.name in SUMS):
         calls = [call for call in calls if call.name not in SUMS]
-    return tuple(replace(call, meets_rows=call.meets_rows or seen.meets_rows) for call in calls)
+    return tuple(replace(call, feeds_rows=call.feeds_rows or seen.feeds_rows) for call in calls)
 
 
 def sum_returned(seen: Observation, result: Any) -> str:
@@ -47,7 +47,7 @@ def sum_returned(seen: Observation, result: Any) -> str:
         result: of the call.
     """
     nodes = [leaf.grad_fn for _, leaf in leaves(result) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
-    if seen.meets_rows and any(node in seen.sums for node in nodes):
+    if seen.feeds_rows and any(node in seen.sums for node in nodes):
         return "it returns a sum over the batch that its rows meet. Return what is computed of it"
     return ""
 
@@ -105,8 +105,8 @@ def _observed(
     seen: Observation, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     reduction = noted(name, args, kwargs, seen.layout) if seen.may_reduce else None
-    if unseen := [function for function in seen.unknown if function not in seen.studied]:
-        seen.tied(f"{name} is given what nothing is known about: {', '.join(unseen)}")
+    if unseen := [function for function in seen.unknown_functions if function not in seen.rowwise_functions]:
+        seen.forbid_split(f"{name} is given what nothing is known about: {', '.join(unseen)}")
     if reduction is None:
         return function(*args, **kwargs)
     with seen.reducing():
@@ -115,9 +115,9 @@ def _observed(
         if isinstance(result, BatchTensor) or not reduction.where:  # a loss per row, or one of weights
             reduction = Reduction(name, {})
         else:
-            seen.tied(f"{name} looks at the whole batch")
+            seen.forbid_split(f"{name} looks at the whole batch")
     else:
-        reduction = replace(reduction, meets_rows=not result.requires_grad)
+        reduction = replace(reduction, feeds_rows=not result.requires_grad)
         seen.sums.append(result.grad_fn)
     seen.reductions.append(reduction)
     return result
@@ -131,7 +131,7 @@ def _observed_sum(
     batch, where = args[0], None
     if isinstance(batch, BatchTensor):
         where = RowPlacement.among(seen.layout, batch._layout)
-    if where is None or [function for function in seen.unknown if function not in seen.studied]:
+    if where is None or [function for function in seen.unknown_functions if function not in seen.rowwise_functions]:
         result = function(*args, **kwargs)
     else:
         with seen.reducing():

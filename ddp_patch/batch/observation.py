@@ -44,7 +44,7 @@ class Observation:
         is_own: Callable[[Tensor, Collection[Any]], bool],
         layout: Any = None,
         tries: Callable[..., TriedCall] | None = None,
-        undisturbed: Callable[[bool], AbstractContextManager[Any]] = nullcontext,
+        preserving_state: Callable[..., AbstractContextManager[Any]] = lambda runs_script_code: nullcontext(),
     ) -> None:
         """Start clean.
 
@@ -54,67 +54,67 @@ class Observation:
             layout: of the batch that the forward works on; None if losses inside it tie its rows together.
             tries: a function with its arguments and keyword arguments, the same on every rank; and is told whether that
                 is of interest on this one.
-            undisturbed: surrounds what is only tried, of the script's own code or not, and leaves all as it was.
+            preserving_state: surrounds a trial, and leaves all as it was; is told whether it runs the script's code.
         """
         self.layout = layout
-        self.is_sized = False  # the forward asks how large the batch is
+        self.is_size_dependent = False  # the forward asks how large the batch is
         self.reductions: list[Any] = []  # calls of loss functions that give a known reduction over the batch, and sums
         self.sums: list[Any] = []  # nodes of the graph that these left
-        self.meets_rows = False  # rows are computed with what came of them, and train it
-        self.mixing: str | None = None  # why the rows do not stay apart
-        self._line = ""  # of the model, that ties them
-        self.unknown: dict[str, None] = {}  # functions that nothing is known about
-        self.studied: set[str] = set()  # those of them that were seen to keep rows apart
+        self.feeds_rows = False  # rows are computed with what came of them, and train it
+        self.why_not_split: str | None = None  # if rows cannot be computed apart
+        self._line = ""  # of the model, that forbids the split
+        self.unknown_functions: dict[str, None] = {}  # that nothing is known about
+        self.rowwise_functions: set[str] = set()  # those of them that were seen to keep rows apart
         self.function = "its forward"  # at work
-        self.is_known = True
+        self.is_function_known = True
         self._depth = 0  # of functions at work, each called by the one before
         self._is_own = is_own
         self._tries = tries
-        self.undisturbed = undisturbed
+        self.preserving_state = preserving_state
         self.sees_gradients_apart = False  # those of what every rank has whole are looked at when it is over
         self._paused = False
         self._reduces = layout is not None
-        self._excused: set[int] = set()
+        self._may_be_kept: set[int] = set()
         self._made: dict[int, weakref.ref[Any]] = {}
 
-    def crossed(self) -> None:
-        """The function at work looks at the rows of other ranks."""
-        if not self._paused and self.is_known:
-            self.tied(f"{self.function} looks at the whole batch", here=True)
+    def note_whole_batch_use(self) -> None:
+        """Note that the function at work looks at the rows of other ranks."""
+        if not self._paused and self.is_function_known:
+            self.forbid_split(f"{self.function} looks at the whole batch", at_line=True)
         elif not self._paused:
-            self.unknown[self.function] = None
+            self.unknown_functions[self.function] = None
 
-    def tried(self, func: Any, args: Any, kwargs: Any, lasts: bool) -> TriedCall | None:
-        """A function was called that nothing is known about: try where the rows of its results lie.
+    def try_function(self, func: Any, args: Any, kwargs: Any, is_cacheable: bool) -> TriedCall | None:
+        """Try where the rows lie in the results of a function that nothing is known about.
 
         Args:
             func: of torch.
             args: for it.
             kwargs: likewise.
-            lasts: it is tried once, so that it is also where nothing follows from it for this forward.
+            is_cacheable: later calls are answered by it, so that it is tried even if nothing follows for this forward.
         """
         if self._paused or self._tries is None:
             return None
-        asked = lasts or self.mixing is None
-        with self.undisturbed(False):
-            tried = self._tries(func, args, kwargs, asked)
-        self.meets_tried(tried)
-        return tried if asked else None
+        is_wanted = is_cacheable or self.why_not_split is None
+        with self.preserving_state(runs_script_code=False):
+            tried = self._tries(func, args, kwargs, is_wanted)
+        self.note_tried_function(tried)
+        return tried if is_wanted else None
 
-    def meets_tried(self, tried: TriedCall) -> None:
-        """A function was called that was tried, now or before."""
+    def note_tried_function(self, tried: TriedCall) -> None:
+        """Note a call of a function that was tried, now or before."""
         if self._paused:
             return
-        self.unknown[self.function] = None
-        self.is_sized = True  # it may do otherwise with another number of rows
+        self.unknown_functions[self.function] = None
+        self.is_size_dependent = True  # it may do otherwise with another number of rows
         if tried.dims is None:
-            self.tied(f"{self.function} looks at the whole batch", here=True)
+            self.forbid_split(f"{self.function} looks at the whole batch", at_line=True)
         else:
-            self.studied.add(self.function)
+            self.rowwise_functions.add(self.function)
 
-    def sized(self) -> None:
-        """The function at work tells the size of a batch."""
-        if not self.is_sized and not self._paused:
+    def note_size_query(self) -> None:
+        """Note that the function at work tells the size of a batch."""
+        if not self.is_size_dependent and not self._paused:
             frame: FrameType | None = sys._getframe(1)
             while frame is not None and frame.f_code.co_filename == _ANSWERS:
                 frame = frame.f_back
@@ -122,19 +122,19 @@ class Observation:
                 if frame.f_code.co_filename.startswith(_RULES):
                     return  # a rule asks, which does the same with any number of rows
                 frame = frame.f_back
-            self.is_sized = frame is None or not frame.f_code.co_filename.startswith(_TORCH)
+            self.is_size_dependent = frame is None or not frame.f_code.co_filename.startswith(_TORCH)
 
-    def tied(self, why: str, remedy: str = "", here: bool = False) -> None:
-        """The rows do not stay apart.
+    def forbid_split(self, reason: str, remedy: str = "", at_line: bool = False) -> None:
+        """Note that the forward cannot be computed on each rank's rows alone.
 
         Args:
-            why: they do not.
+            reason: why not.
             remedy: what to write instead, a sentence without its full stop.
-            here: it is the line that is running which ties them.
+            at_line: the reason names the model's line that is running.
         """
-        if self.mixing is None:
-            self._line = model_line() if here else ""
-            self.mixing = f"{why}{self._line and f', at {self._line}'}{remedy and f'. {remedy}'}"
+        if self.why_not_split is None:
+            self._line = model_line() if at_line else ""
+            self.why_not_split = f"{reason}{self._line and f', at {self._line}'}{remedy and f'. {remedy}'}"
 
     @property
     def may_reduce(self) -> bool:
@@ -165,60 +165,61 @@ class Observation:
         finally:
             self._reduces = before
 
-    def read(self) -> None:
-        """The function at work gives a value of the batch to Python."""
+    def note_value_read(self) -> None:
+        """Note that the function at work gives a value of the batch to Python."""
         if not self._paused:
-            if self.mixing is not None and self._line == model_line():
-                self.mixing = None  # that is what it looks at the batch for
+            if self.why_not_split is not None and self._line == model_line():
+                self.why_not_split = None  # that is what it looks at the batch for
             why = f"{self.function} reads values of the batch, and the script may branch on them"
-            self.tied(why, _TO_NUMPY if self.function in _NUMPYS else "Choose with torch.where instead", here=True)
+            remedy = _TO_NUMPY if self.function in _NUMPYS else "Choose with torch.where instead"
+            self.forbid_split(why, remedy, at_line=True)
 
-    def acted(self, what: str) -> None:
-        """The forward does something outside, which rows would do with what they know."""
+    def note_side_effect(self, what: str) -> None:
+        """Note that the forward acts on the world outside, which rows would do with what they know."""
         why = f"its forward calls {what}, and may write down what it sees of the batch"
-        self.tied(why, "Do that in the script, with what forward returns", here=True)
+        self.forbid_split(why, "Do that in the script, with what forward returns", at_line=True)
 
-    def met_trained_tensor(self, tensor: Tensor) -> None:
-        """Rows met a global tensor that wants a gradient."""
+    def note_trained_tensor(self, tensor: Tensor) -> None:
+        """Note that rows met a global tensor that requires a gradient."""
         if self._paused or self._is_own(tensor, ()):
             return
         if self._is_own(tensor, self.sums):
-            self.meets_rows = True
+            self.feeds_rows = True
         else:
             why = f"a tensor of shape {tuple(tensor.shape)} that is no parameter of the module is trained with it"
-            self.tied(why, "Make it a parameter of the module, or detach it if nothing trains it", here=True)
+            self.forbid_split(why, "Make it a parameter of the module, or detach it if nothing trains it", at_line=True)
 
-    def met_function(self, args: Any) -> None:
-        """An autograd function of the script's is called, with what it may do to the gradients of sums."""
+    def note_autograd_function(self, args: Any) -> None:
+        """Note a call of the script's own autograd function, with what it may do to the gradients of sums."""
         plain = [leaf for _, leaf in leaves(args) if isinstance(leaf, Tensor) and not hasattr(leaf, "_layout")]
         if not self._paused and any(leaf.requires_grad and not self._is_own(leaf, ()) for leaf in plain):
-            self.tied("an autograd function is given a sum over the batch", here=True)
+            self.forbid_split("an autograd function is given a sum over the batch", at_line=True)
 
-    def made(self, batch: Any) -> None:
-        """A batch was made."""
+    def note_new_batch(self, batch: Any) -> None:
+        """Note a batch that the forward made."""
         self._made[id(batch)] = weakref.ref(batch)
 
-    def resized(self, batch: Any) -> None:
-        """A batch gets other sizes, where it stands: rows that the forward is given would, and their batch not."""
+    def note_resize(self, batch: Any) -> None:
+        """Note a batch that is resized in place: rows that the forward is given would be, and their batch not."""
         if id(batch) not in self._made:
             why = f"{self.function} changes the sizes of what the forward is given"
-            self.tied(why, "Write the form that returns a new tensor", here=True)
+            self.forbid_split(why, "Write the form that returns a new tensor", at_line=True)
 
-    def excuse(self, kept: Any) -> None:
-        """Torch keeps these, to compute with them again."""
-        self._excused.update(id(leaf) for _, leaf in leaves(kept))
+    def allow_keeping(self, kept: Any) -> None:
+        """Let these outlive the forward: torch keeps them, to compute with them again."""
+        self._may_be_kept.update(id(leaf) for _, leaf in leaves(kept))
 
     @contextmanager
-    def at(self, function: str, is_known: bool) -> Iterator[None]:
+    def calling(self, function: str, is_known: bool) -> Iterator[None]:
         """Surround the work of a function; rules use others."""
-        before = self.function, self.is_known
-        self.function, self.is_known = function, is_known
+        before = self.function, self.is_function_known
+        self.function, self.is_function_known = function, is_known
         self._depth += 1
         try:
             yield
         finally:
             self._depth -= 1
-            self.function, self.is_known = before
+            self.function, self.is_function_known = before
 
     @property
     def is_asked_by_forward(self) -> bool:
@@ -242,9 +243,7 @@ class Observation:
             arguments: batches among its arguments, with ``sys.getrefcount`` of each before the call.
         """
         returned = [leaf for _, leaf in leaves(outputs)]
-        ids = {id(leaf) for leaf in returned} | self._excused
-        kept = [
-            batch for reference in self._made.values() if (batch := reference()) is not None and id(batch) not in ids
-        ]
+        ids = {id(leaf) for leaf in returned} | self._may_be_kept
+        kept = [batch for ref in self._made.values() if (batch := ref()) is not None and id(batch) not in ids]
         if kept or any(id(batch) not in ids and sys.getrefcount(batch) > count for batch, count in arguments):
-            self.tied("its forward keeps a batch for later", "Return it instead")
+            self.forbid_split("its forward keeps a batch for later", "Return it instead")

@@ -182,7 +182,7 @@ def pending_reduction(
     world = World.get()
     seen = world.observation
     if seen is not None:
-        seen.crossed()
+        seen.note_whole_batch_use()
     reduction = PendingReduction(partial, count, divisor, dtype)
     if partial.is_complex() and partial.requires_grad:
         return all_reduce(partial) / divisor if count is None else all_reduce(partial) / all_reduce(count)

@@ -115,7 +115,7 @@ class Reductions:
             if not result.requires_grad:
                 return expected.value.clone()
             result.detach().copy_(expected.value)
-        if call.meets_rows and result.requires_grad:
+        if call.feeds_rows and result.requires_grad:
             if isinstance(result, PendingTensor):
                 wait_for(result)
             return replicate(result)

@@ -118,7 +118,7 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
             if func in QUICK and not ALIASED and (result := QUICK[func](func, args, kwargs)) is not None:
                 return result
             return _computed(func, args, kwargs or {})
-        with seen.at(function_name(func), func in RULES):
+        with seen.calling(function_name(func), func in RULES):
             return _computed(func, numbers(args), {name: numbers(value) for name, value in (kwargs or {}).items()})
 
     @classmethod
@@ -138,7 +138,7 @@ def _made_like(form: Tensor, layout: Layout) -> BatchTensor:
     batch: BatchTensor = Tensor._make_wrapper_subclass(BatchTensor, shape, dtype=form.dtype, device=form.device)
     batch._layout = layout
     if World.current is not None and World.current.observation is not None:
-        World.current.observation.made(batch)
+        World.current.observation.note_new_batch(batch)
     return batch
 
 
@@ -227,7 +227,7 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], deal: Cal
         result = func(*nested(take, args), **nested(take, kwargs))
     seen = world.observation
     if seen is not None and not any(isinstance(leaf, Tensor) for _, leaf in leaves(result)):
-        seen.read()
+        seen.note_value_read()
     elif deal is not None and (dealt := deal(result)) is not None:
         return dealt
     writes = writes_in_place(func, kwargs)

@@ -17,7 +17,7 @@ class TriedCall:
 
     dims: _Dims | None  # where results have their rows; None if they need the whole batch
     cut: frozenset[str] = frozenset()  # tensors that every rank has whole, with a row for each of the batch, by path
-    lasts: bool = True  # another call of the same form does the same: it draws nothing, and reads no value
+    is_repeatable: bool = True  # another call of the same form does the same: it draws nothing, and reads no value
 
 
 @dataclass
@@ -25,14 +25,14 @@ class TriedCalls:
     """Calls of a session, by their forms, the same on every rank."""
 
     # Tries a function with its arguments on every rank, given whether that is of interest on this one.
-    agreed: Callable[..., TriedCall] = lambda func, args, kwargs, asked: TriedCall(None)
+    agreed: Callable[..., TriedCall] = lambda func, args, kwargs, is_wanted: TriedCall(None)
     _calls: dict[Hashable, TriedCall] = field(default_factory=dict)
     _sighted: set[Hashable] = field(default_factory=set)
 
     def lookup(self, form: Hashable | None) -> TriedCall | None:
         """What such a call does; None where that is not known, or is another thing in each."""
         its = self._calls.get(form)
-        return its if its is not None and its.lasts else None
+        return its if its is not None and its.is_repeatable else None
 
     def note(self, form: Hashable | None, tried: TriedCall) -> None:
         """Keep what was seen of a call. All ranks come here."""

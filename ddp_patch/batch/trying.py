@@ -64,7 +64,7 @@ def unruled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if cached is not None:
             return None
         if world.observation is not None:
-            tried = world.observation.tried(func, args, kwargs, is_dense and form is not None)
+            tried = world.observation.try_function(func, args, kwargs, is_dense and form is not None)
         elif gathers and is_dense and world.unruled_calls.is_due(form):
             tried = world.unruled_calls.agreed(func, args, kwargs, True)
         if tried is not None and is_dense:
@@ -82,9 +82,9 @@ def _meet(world: World, args: tuple[Any, ...], kwargs: dict[str, Any], cached: T
         return
     for _, leaf in leaves((args, kwargs)):
         if isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) and leaf.requires_grad:
-            seen.met_trained_tensor(leaf)
+            seen.note_trained_tensor(leaf)
     if cached is not None:
-        seen.meets_tried(cached)
+        seen.note_tried_function(cached)
 
 
 def _on_rows(dims: Any, cut: set[int], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

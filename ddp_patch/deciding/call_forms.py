@@ -25,7 +25,7 @@ class Form:
     decision: SplitDecision
     by_sizes: dict[Any, SplitDecision]
     holds_for_all_sizes: bool
-    is_sized: bool = False
+    is_size_dependent: bool = False
     totals: set[Any] = field(default_factory=set)  # numbers of rows that were tried, and how they were joined
 
 

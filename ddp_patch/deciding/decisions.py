@@ -91,7 +91,7 @@ class SplitDecisions:
 
     def _sizes(self, call: Call, entry: Entry, form: Form) -> Any:
         sizes = self.fingerprints.sizes(call, entry)
-        return (sizes, _sized(entry)) if form.is_sized else sizes
+        return (sizes, _size_key(entry)) if form.is_size_dependent else sizes
 
     def withdraw(self, call: Call, form: Any, why: str) -> None:
         """Compute calls of a form on batches from now on. Every rank comes here at the same call."""
@@ -119,7 +119,7 @@ class SplitDecisions:
         if call.vector:
             return self._tried(call, entry, rows)
         stored = forms.entries.get(form)  # for other sizes
-        is_to_be_tried = stored is None or (stored.is_sized and _sized(entry) not in stored.totals)
+        is_to_be_tried = stored is None or (stored.is_size_dependent and _size_key(entry) not in stored.totals)
         layers = self._census.of(call.module).layers
         observed = ObservedCall(self._world, self.fingerprints, call, entry, layers, is_to_be_tried)
         work = WorkCounter()  # type: ignore[no-untyped-call]
@@ -138,10 +138,10 @@ class SplitDecisions:
         # It bound something outside anew, as a first call may: the next one of this form is looked at once more.
         has_rebound = observed.changed(is_alike) and is_alike and form not in forms.rebound
         # On every rank or on none: a trial may need all of them.
-        answers = [answer[0] for answer in self._world.share([[observed.seen.mixing, has_rebound]])]
-        mixing = next((reason for reason, _ in answers if reason is not None), None)
-        if mixing is not None:
-            decision = SplitDecision(CallMode.BATCHES, mixing)
+        answers = [answer[0] for answer in self._world.share([[observed.seen.why_not_split, has_rebound]])]
+        why_not_split = next((reason for reason, _ in answers if reason is not None), None)
+        if why_not_split is not None:
+            decision = SplitDecision(CallMode.BATCHES, why_not_split)
         else:
             decision = observed.tried() if stored is None or is_to_be_tried else stored.decision
         decision = agreed(self._world, completed_by(observed.outputs, entry, decision, observed.seen))
@@ -150,7 +150,7 @@ class SplitDecisions:
         elif any(has_rebound for _, has_rebound in answers):
             forms.rebound.add(form)
         else:
-            self._settle(call, form, decision, entry, observed.seen.is_sized)
+            self._settle(call, form, decision, entry, observed.seen.is_size_dependent)
         if entry.is_scripts_own and call.dim is None:
             entries = sum(
                 leaf.numel() for _, leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)
@@ -180,20 +180,20 @@ class SplitDecisions:
             assert again is not None
             entry, decision = again, trial.decide(again)
         form = self.form(call, entry, contents)
-        if decision.is_sized:
-            self._settle(call, form, decision, entry, is_sized=True)
+        if decision.is_size_dependent:
+            self._settle(call, form, decision, entry, is_size_dependent=True)
             return First(False, None, entry, decision)
         self._of(call.module).entries[form] = Form(decision, {}, holds_for_all_sizes=True)
         if decision.how is not CallMode.ROWS:
             self._not_split(call.module, decision)
         return First(False, None, entry, decision)
 
-    def _settle(self, call: Call, form: Any, decision: SplitDecision, entry: Entry, is_sized: bool) -> None:
+    def _settle(self, call: Call, form: Any, decision: SplitDecision, entry: Entry, is_size_dependent: bool) -> None:
         stored = self._of(call.module).entries.setdefault(form, Form(decision, {}, False))
-        if is_sized and not stored.is_sized:
-            stored.is_sized = True
+        if is_size_dependent and not stored.is_size_dependent:
+            stored.is_size_dependent = True
             stored.by_sizes.clear()
-        stored.totals.add(_sized(entry))
+        stored.totals.add(_size_key(entry))
         stored.by_sizes[self._sizes(call, entry, stored)] = decision
         if decision.how is not CallMode.ROWS:
             self._not_split(call.module, decision)
@@ -203,5 +203,5 @@ class SplitDecisions:
         (ledger.on_whole if decision.how is CallMode.WHOLE else ledger.on_batches)[described(module)] = decision.reason
 
 
-def _sized(entry: Entry) -> tuple[int, tuple[tuple[int, ...], ...]]:
+def _size_key(entry: Entry) -> tuple[int, tuple[tuple[int, ...], ...]]:
     return entry.layout.total, entry.layout.pieces

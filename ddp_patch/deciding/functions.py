@@ -67,7 +67,7 @@ def study(function: Any, args: tuple[Any, ...], seen: Observation, world: World)
         for _, leaf in leaves(args):
             if isinstance(leaf, BatchTensor):
                 full_tensor(leaf)  # which it gets in this call; and what is tried of it needs no other rank
-    with seen.undisturbed(True):
+    with seen.preserving_state(runs_script_code=True):
         layouts = _where_rows_lie(function, args, seen, world)
         with seen.paused():
             answers = [answer[0] for answer in world.share([repr(layouts)])]  # a rank may have met an error of its own
@@ -76,7 +76,9 @@ def study(function: Any, args: tuple[Any, ...], seen: Observation, world: World)
 
 def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, world: World) -> list[Layout | None]:
     name = f"{function.__name__}.apply"
-    inner = Observation(lambda tensor, _: True, tries=world.unruled_calls.agreed, undisturbed=seen.undisturbed)
+    inner = Observation(
+        lambda tensor, _: True, tries=world.unruled_calls.agreed, preserving_state=seen.preserving_state
+    )
     inner.sees_gradients_apart = True
     with same_draws() as draw_again, torch.no_grad():
 
@@ -85,7 +87,7 @@ def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, wor
             twins = _Twins()
             halves = _both_halves(function, map_leaves(lambda leaf: twins.of(cut(leaf)), args), scale)
             if twins.have_gradients():
-                inner.mixing = inner.mixing or "its backward adds to gradients by itself"
+                inner.why_not_split = inner.why_not_split or "its backward adds to gradients by itself"
             return halves
 
         try:
@@ -93,27 +95,27 @@ def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, wor
             results = tried(lambda leaf: leaf)
             world.observation = None
             local = tried(to_local_form)
-            if inner.mixing is None and not _same([*leaves(results)], [*leaves(local)], args):
-                inner.mixing = "it calculates with the batch size"
-            if inner.mixing is None and (trained := _trained(args, results[1])):
+            if inner.why_not_split is None and not _same([*leaves(results)], [*leaves(local)], args):
+                inner.why_not_split = "it calculates with the batch size"
+            if inner.why_not_split is None and (trained := _trained(args, results[1])):
                 is_sum = all(map(world.has_averaged_gradient, trained))
                 for scale in (1.0, _LARGE):
                     grads = (tried(functools.partial(_part, which=which), scale)[1] for which in (None, 0, 1))
                     is_sum = is_sum and _are_sums(args, *grads)
                 if not is_sum:
-                    inner.mixing = "it gives a gradient to what every rank has whole"
+                    inner.why_not_split = "it gives a gradient to what every rank has whole"
         except Exception as error:  # noqa: BLE001 — the author's code, on what it was not written for
             if is_of_machine(error):
-                seen.unknown[name] = None  # a rank's rows may do
+                seen.unknown_functions[name] = None  # a rank's rows may do
             else:
-                seen.tied(f"{name} cannot be studied ({type(error).__name__}), so it gets the whole batch")
+                seen.forbid_split(f"{name} cannot be studied ({type(error).__name__}), so it gets the whole batch")
             return []
         finally:
             world.observation = seen
             draw_again()
-    seen.unknown.update(inner.unknown)
-    if inner.mixing is not None:
-        seen.mixing = seen.mixing or f"in {name}: {inner.mixing}"
+    seen.unknown_functions.update(inner.unknown_functions)
+    if inner.why_not_split is not None:
+        seen.why_not_split = seen.why_not_split or f"in {name}: {inner.why_not_split}"
         return []
     outputs = results[0] if isinstance(results[0], tuple) else (results[0],)
     return [out._layout if isinstance(out, BatchTensor) else None for out in outputs]

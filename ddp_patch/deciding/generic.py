@@ -27,23 +27,23 @@ from .split_trial import SplitTrial
 _FEW = 9  # rows
 
 
-def agreed(func: Callable[..., Any], args: Any, kwargs: Any, asked: bool) -> TriedCall:
+def agreed(func: Callable[..., Any], args: Any, kwargs: Any, is_wanted: bool) -> TriedCall:
     """Try a function, and tell what all ranks saw: a running sum looks apart to the first rank. All ranks come here.
 
     Args:
         func: a function of torch.
         args: of a call; the batches among them were gathered.
         kwargs: of the call.
-        asked: whether it is of interest on this rank.
+        is_wanted: whether it is of interest on this rank.
     """
     world = World.get()
     with same_draws() as draw_again:
-        local = where_rows_lie(func, args, kwargs, world.rank) if asked else TriedCall(None)
+        local = where_rows_lie(func, args, kwargs, world.rank) if is_wanted else TriedCall(None)
         draw_again()
-    every = [answer[0] for answer in world.share([(local.dims, local.lasts, local.cut)])]
+    every = [answer[0] for answer in world.share([(local.dims, local.is_repeatable, local.cut)])]
     if any((dims, cut) != (local.dims, local.cut) for dims, _, cut in every):
         return TriedCall(None)
-    return dataclasses.replace(local, lasts=all(lasts for _, lasts, _ in every))
+    return dataclasses.replace(local, is_repeatable=all(repeats for _, repeats, _ in every))
 
 
 def where_rows_lie(func: Callable[..., Any], args: Any, kwargs: Any, rank: int) -> TriedCall:
@@ -87,7 +87,7 @@ class _Trials:
         self._generator = torch.Generator("cpu").manual_seed(0)
         self._generic: dict[int, Tensor] = {}
         self._plain: list[tuple[Tensor, Tensor]] = []  # what is no batch, and how it was
-        self._lasts = True
+        self._is_repeatable = True
 
     def tried(self, rank: int) -> TriedCall:
         total = self._layout.total
@@ -101,7 +101,7 @@ class _Trials:
                     return TriedCall(None)
         except Exception:  # noqa: BLE001 — it may refuse such values, or so many, and is decided by that
             return TriedCall(None)
-        return TriedCall(dims, lasts=self._lasts)
+        return TriedCall(dims, is_repeatable=self._is_repeatable)
 
     def _compared(self, total: int, parts: Iterable[RowRuns]) -> Iterator[Dims | None]:
         whole = self._result(RowRuns(((0, total),), total))
@@ -112,7 +112,7 @@ class _Trials:
         args, kwargs = map_leaves(lambda leaf: self._some(leaf, rows), self._arguments)
         with SplitTrial(torch.nn.Module()) as trial:
             result = self._func(*args, **kwargs)
-        self._lasts = self._lasts and not trial.looked and not trial.drew
+        self._is_repeatable = self._is_repeatable and not trial.looked and not trial.drew
         return result
 
     def _some(self, leaf: Any, rows: RowRuns) -> Any:

@@ -63,9 +63,9 @@ class ObservedCall:
         self.outputs: Any = None  # what its forward returned and wrote to containers
         self._wrote: list[torch.Tensor] = []
         if guards.is_truncated:
-            self.seen.tied(*MORE_THAN_WATCHED)
+            self.seen.forbid_split(*MORE_THAN_WATCHED)
         if any(isinstance(leaf, PackedRows) for _, leaf in leaves(arguments)):
-            self.seen.tied("it is given packed sequences", "Pack inside: give it the padded batch, and lengths")
+            self.seen.forbid_split("it is given packed sequences", "Pack inside: give it the padded batch, and lengths")
 
     def run(self, counting: AbstractContextManager[Any]) -> Any:
         """Compute it on batches.
@@ -90,7 +90,7 @@ class ObservedCall:
         self.seen.check_kept(self.outputs, batches)
         if self._wrote:
             why = "its forward writes to an argument, which is no batch of a loader"
-            self.seen.tied(why, "Return a new tensor instead")
+            self.seen.forbid_split(why, "Return a new tensor instead")
         return result
 
     def changed(self, is_alike: bool) -> bool:
@@ -101,7 +101,8 @@ class ObservedCall:
         """
         changed = self.before.was_written_to()
         if changed or not is_alike:
-            self.seen.tied(*CHANGES_OUTSIDE)  # a trial would do that again, and rows would do it with what they see
+            # A trial would do that again, and rows would do it with what they see.
+            self.seen.forbid_split(*CHANGES_OUTSIDE)
         return changed
 
     def tried(self) -> SplitDecision:
@@ -113,7 +114,7 @@ class ObservedCall:
         if self.before.was_written_to():  # the trial did it, which the call did not: maybe on this rank alone
             self.before.put_back()
             return SplitDecision(CallMode.BATCHES, ". ".join(CHANGES_OUTSIDE))
-        if decision.how is CallMode.ROWS and seen.unknown:
-            why = f"{decision.reason}, though {', '.join(seen.unknown)} ..."
+        if decision.how is CallMode.ROWS and seen.unknown_functions:
+            why = f"{decision.reason}, though {', '.join(seen.unknown_functions)} ..."
             return dataclasses.replace(decision, reason=why)
         return decision

@@ -55,7 +55,7 @@ def observation(call: Call, layout: Layout, stands: Callable[[], StateSnapshot])
         lambda tensor, sums: comes_from(tensor, lambda leaf: id(leaf) in trained, _MOST_NODES, sums),
         layout,
         World.get().unruled_calls.agreed,
-        lambda is_scripts: _as_it_was(call.module, stands if is_scripts else StateSnapshot),
+        lambda runs_script_code: _as_it_was(call.module, stands if runs_script_code else StateSnapshot),
     )
 
 
@@ -163,7 +163,7 @@ def restored_if_it_fails(
                 its.put_back()
             raise
     if not same_states(stood, [state_of(generator) for generator in generators]):
-        seen.tied(OWN_DRAWS, DRAW_OUTSIDE)
+        seen.forbid_split(OWN_DRAWS, DRAW_OUTSIDE)
 
 
 def completed_by(result: Any, entry: Entry, decision: SplitDecision, seen: Observation) -> SplitDecision:
@@ -236,7 +236,7 @@ def is_of_batches(error: Exception, seen: Observation) -> bool:
     if isinstance(error, DdpPatchError):
         return not isinstance(error, LockstepError)  # this rank is out of step: trying again would hide it
     if is_of_machine(error):
-        return bool(seen.unknown)  # which got the whole batch, and may do with a rank's rows
+        return bool(seen.unknown_functions)  # which got the whole batch, and may do with a rank's rows
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next

@@ -61,7 +61,7 @@ class SplitTrial(TorchDispatchMode):
         self.looked = ""  # at values that are not constants: the line that did
         self._draws: dict[tuple[Any, ...], str] = {}  # what was drawn, in which shape: the line that did
         self._drawn_beside: list[tuple[Any, ...]] = []  # the same, for nothing of the batch
-        self.is_sized = False  # the forward asks how large the batch is
+        self.is_size_dependent = False  # the forward asks how large the batch is
         self.hooked = ""  # activations: the line that did
         self.drew_own = False  # from a generator of its own, which may be one that it makes, and seeds, in every call
         self._shared = {p.untyped_storage().data_ptr() for p in module.parameters() if p.layout is torch.strided}
@@ -149,7 +149,7 @@ class SplitTrial(TorchDispatchMode):
 
     def note_shape(self, tensor: Tensor) -> None:
         """Note that Python is told the sizes of a tensor."""
-        self.is_sized = self.is_sized or self._are_in(self._of_batch, tensor)
+        self.is_size_dependent = self.is_size_dependent or self._are_in(self._of_batch, tensor)
 
     def refuse_written(self, written: list[Tensor]) -> None:
         """Refuse that the module's parameters, which its copies share, are written to."""

@@ -94,7 +94,7 @@ def run_both(
     first, losses = SplitTrial(module), ReductionsOfWhole()
     calls = () if seen is None else losses_of(seen)
     try:
-        with undisturbed(generators) as of_whole, World.get().reducing(losses), first, noticed(has_sums(calls)):
+        with isolated(generators) as of_whole, World.get().reducing(losses), first, noticed(has_sums(calls)):
             from_full = _outputs_of(on_whole, *detached(whole))
         losses.settle()
     except Exception as error:  # the real call will raise it where the author can see it
@@ -109,7 +109,7 @@ def run_both(
     stood, of_script = states(), [state_of(generator) for generator in generators]
     trial = SplitTrial(module, _batches_among(inputs, whole))
     try:
-        with undisturbed(generators) as of_rows, _without_collectives(reductions), trial, noticed(has_sums(calls)):
+        with isolated(generators) as of_rows, _without_collectives(reductions), trial, noticed(has_sums(calls)):
             from_local = _outputs_of(on_rows, *inputs)
             drew = not same_beside_torch(stood, states())
             drew_own = not same_states(of_script, [state_of(generator) for generator in generators])
@@ -164,7 +164,7 @@ def is_of_machine(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def undisturbed(generators: Sequence[Any] = ()) -> Iterator[list[str]]:
+def isolated(generators: Sequence[Any] = ()) -> Iterator[list[str]]:
     """Leave generators, standard output and errors as they were, and keep no activations.
 
     Args:

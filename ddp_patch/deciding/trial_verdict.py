@@ -39,7 +39,7 @@ class SplitDecision:
     reason: str
     dims: Dims = field(default_factory=dict)  # where each output has its rows, if it is computed on rows
     losses: tuple[Reduction, ...] = ()  # that its forward computes
-    is_sized: bool = False  # its forward was seen to ask how large the batch is
+    is_size_dependent: bool = False  # its forward was seen to ask how large the batch is
 
 
 def judge(
@@ -72,7 +72,7 @@ def judge(
         return SplitDecision(CallMode.WHOLE if is_needed else CallMode.BATCHES, str(error))
     # What is computed with the number of rows in Python may be small beside the rest. A function that nothing is known
     # of gets the whole batch, which its kernel may round otherwise.
-    closely = seen is not None and seen.is_sized and not seen.unknown
+    closely = seen is not None and seen.is_size_dependent and not seen.unknown_functions
     dims: Dims | None = None
     why = _done_beside(run, which)
     if not why:
@@ -86,8 +86,10 @@ def judge(
         why = "its forward keeps values of the batch on the module. Return them instead"
     if why or dims is None:
         return SplitDecision(CallMode.BATCHES, why)
-    is_sized = run.rows.trial.is_sized and not vector
-    return SplitDecision(CallMode.ROWS, "its rows were seen to be independent", dims, is_sized=is_sized)
+    is_size_dependent = run.rows.trial.is_size_dependent and not vector
+    return SplitDecision(
+        CallMode.ROWS, "its rows were seen to be independent", dims, is_size_dependent=is_size_dependent
+    )
 
 
 def _done_beside(run: TrialRun, which: RowRuns) -> str:
@@ -140,7 +142,7 @@ def _compared(module: nn.Module, run: TrialRun, which: RowRuns, vector: bool, cl
         return dims, ""
     if isinstance(module, torch.jit.ScriptModule):
         return None, f"scripted code cannot be synchronised between ranks ({_scripted(module)})"
-    if run.parts and are_alike and run.rows.trial.is_sized:
+    if run.parts and are_alike and run.rows.trial.is_size_dependent:
         return None, f"{_OTHER_ROWS}, as where a sum is divided by the number of rows. Take a mean instead"
     return None, _OTHER_ROWS
 

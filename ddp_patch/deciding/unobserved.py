@@ -62,9 +62,9 @@ class Unobserved:
             whole, part = first_rows(*arguments, most), first_rows(*arguments, most // 2)
         _, local = self._tried(whole, part, RowRuns(((0, most // 2),), most))
         decision = agreed(self._world, local)
-        if decision.how is CallMode.ROWS and (decision.is_sized or entry.layout.pieces):
+        if decision.how is CallMode.ROWS and (decision.is_size_dependent or entry.layout.pieces):
             decision = self._of_its_size(arguments, entry, decision)
-            return dataclasses.replace(decision, is_sized=decision.how is CallMode.ROWS)
+            return dataclasses.replace(decision, is_size_dependent=decision.how is CallMode.ROWS)
         return decision
 
     def _of_its_size(self, arguments: Arguments, entry: Entry, decision: SplitDecision) -> SplitDecision:

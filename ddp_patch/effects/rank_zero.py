@@ -111,7 +111,7 @@ class RankZero(Lockstep):
     def _at(self, what: str, paths: Sequence[str]) -> Iterator[str]:
         self._world.check()
         if self._world.observation is not None:
-            self._world.observation.acted(what)
+            self._world.observation.note_side_effect(what)
         self._count += 1
         name = f"effect {self._count} of session {self._session}"
         trail = self._world.trail

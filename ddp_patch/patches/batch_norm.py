@@ -39,7 +39,7 @@ def _batch_norm(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
             return BatchTensor.from_local(rows, input._layout)
         if session.world.observation is not None:
             why = "BatchNorm gets a tensor that is not of the batch, so that its rows are not those of all ranks"
-            session.world.observation.tied(why, "Normalize it in the script", here=True)
+            session.world.observation.forbid_split(why, "Normalize it in the script", at_line=True)
         if session.replicas.forwards.computes_rows:
             return on_rows(input, running_mean, running_var, weight, bias, momentum, eps)
         return unchanged(input, running_mean, running_var, weight, bias, True, momentum, eps)

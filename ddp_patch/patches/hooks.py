@@ -63,7 +63,7 @@ def _retain_grad(session: Session, wrapped: Any, instance: Tensor, args: Args, k
     seen = session.world.observation
     if seen is not None and not isinstance(instance, BatchTensor) and not instance.is_leaf:
         # What rows give a sum over the batch is summed below it.
-        seen.tied("its forward keeps the gradient of what it computes of the batch (retain_grad)", here=True)
+        seen.forbid_split("its forward keeps the gradient of what it computes of the batch (retain_grad)", at_line=True)
     computed = unhooked(instance)
     if computed is not instance and not isinstance(instance, BatchTensor) and computed not in _kept:
         reference, before = weakref.ref(instance), list[Any]()

@@ -31,7 +31,7 @@ def _pad(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwar
         return result
     total = args[3] if len(args) > 3 else kwargs.get("total_length")
     if session.world.observation is not None and total is None:
-        session.world.observation.tied("pad_packed_sequence pads to the longest sequence of the whole batch")
+        session.world.observation.forbid_split("pad_packed_sequence pads to the longest sequence of the whole batch")
     return packed.pad(*args, **kwargs)
 
 

@@ -13,7 +13,7 @@ from ..batch.world import World
 from ..calling.rows import detached, whole_arguments
 from ..deciding.copies import trial_copy
 from ..deciding.split_trial import SplitTrial
-from ..deciding.trial_run import undisturbed
+from ..deciding.trial_run import isolated
 from ..errors import BatchError
 from ..structure import leaves, map_leaves
 from .forwards import ON_WHOLE
@@ -89,7 +89,7 @@ class Scalars:
         half = few // 2
         try:
             twin = trial_copy(module)
-            with self._replicas.forwards.at_position(ON_WHOLE), undisturbed(), SplitTrial(module):
+            with self._replicas.forwards.at_position(ON_WHOLE), isolated(), SplitTrial(module):
                 whole, first, second = (
                     _scalars_of(twin(*_part(args, rows, at, *span), **_part(kwargs, rows, at, *span)))
                     for span in ((0, few), (0, half), (half, few - half))

@@ -71,7 +71,7 @@ def grad(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         and any(isinstance(source, BatchTensor) for source in inputs)
     ):
         # On rows it would come back in their scale, and the trial sees that only where it is not 0.
-        seen.tied("its forward takes gradients of the batch after a sum over all of it", here=True)
+        seen.forbid_split("its forward takes gradients of the batch after a sum over all of it", at_line=True)
     before = len(_asked)
     _asked.extend(form for form, source in zip(forms, inputs, strict=True) if isinstance(source, BatchTensor))
     try:
@@ -88,7 +88,7 @@ def _note_scale() -> None:
     seen = World.get().observation
     if seen is not None and seen.sums and not seen.is_paused:
         # On rows gradients come back times N, which a trial sees only where they are not 0.
-        seen.tied("its forward takes gradients of the batch, of a sum over all of it", here=True)
+        seen.forbid_split("its forward takes gradients of the batch, of a sum over all of it", at_line=True)
 
 
 def _weighted(batch: BatchTensor, gradient: Tensor, apart: bool) -> Tensor:

@@ -19,7 +19,7 @@ def is_all(rows: slice, total: int) -> bool:
         return True
     is_all = rows.indices(total) == (0, total, 1)
     if is_all and (seen := World.get().observation) is not None:
-        seen.is_sized = True
+        seen.is_size_dependent = True
     return is_all
 
 
@@ -52,6 +52,6 @@ def part_of(batch: BatchTensor, start: int, stop: int) -> BatchTensor | None:
         return None
     layout, first = found
     if (seen := World.get().observation) is not None:
-        seen.is_sized = True
+        seen.is_size_dependent = True
     rows = to_local(batch).narrow(layout.dim, first, layout.counts[World.get().rank])
     return BatchTensor.from_local(rows, layout)

@@ -48,7 +48,7 @@ def _joined(func: Any, tensors: list[Tensor], batches: list[BatchTensor], dim: i
     ]
     layout = Layout.joined([its for its in layouts if its.total], dim)
     if world.observation is not None:
-        world.observation.is_sized = True  # what was joined may be cut again where it was
+        world.observation.is_size_dependent = True  # what was joined may be cut again where it was
     if layout.total > 2 * sum(batch._layout.total for batch in batches if full_tensor_if_gathered(batch) is None):
         # Nothing is gathered, or a batch is put in a queue, which is cut to its length.
         return redealt(on_whole(func, (tensors, dim), {}), dim, layout=layout)
@@ -84,7 +84,7 @@ def repeat(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if sizes[at] > 1:
         layout = layout.repeated(sizes[at], at)
         if (seen := World.get().observation) is not None:
-            seen.is_sized = True
+            seen.is_size_dependent = True
     return BatchTensor.from_local(func(to_local(batch), sizes), layout)
 
 

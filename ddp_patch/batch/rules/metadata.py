@@ -37,7 +37,7 @@ def of_the_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
 def _note_that_it_is_asked() -> None:
     if World.current is not None and World.current.observation is not None:
-        World.current.observation.sized()
+        World.current.observation.note_size_query()
 
 
 def same_size(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -28,7 +28,7 @@ def reshaped(func: Any, batch: BatchTensor, sizes: Sequence[Any]) -> Any:
     if not layout:
         return on_whole(func, (copied(batch), new_shape), {}) if copies else NotImplemented
     if layout.total < batch._layout.total and (seen := World.get().observation) is not None:
-        seen.is_sized = True  # several rows become one: with another number of rows, some of two ranks may
+        seen.is_size_dependent = True  # several rows become one: with another number of rows, some of two ranks may
     local_shape = list(new_shape)
     local_shape[layout.dim] = local_count(batch, layout)
     return BatchTensor.from_local((reshaped_copy if copies else func)(to_local(batch), local_shape), layout)

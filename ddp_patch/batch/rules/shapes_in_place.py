@@ -27,7 +27,7 @@ def in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if view is NotImplemented:
         return NotImplemented
     if (seen := World.get().observation) is not None:
-        seen.resized(batch)
+        seen.note_resize(batch)
     _become(batch, view)
     return batch
 
