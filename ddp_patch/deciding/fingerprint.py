@@ -20,9 +20,10 @@ from ..calling.census import ModuleContents, kinds_of_slots
 from ..calling.entry import Entry
 from ..calling.swap import original_class
 from ..generators import kinds
+from ..structure import PLAIN
 from .code import difference, without_numbers
 from .guards import Guards
-from .walk import OF_TORCH, PLAIN
+from .walk import OF_TORCH
 
 _MOST_STATES = 256  # of modules that are remembered
 _MOST_LAYER_STATES = 16_384
