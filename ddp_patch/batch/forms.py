@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from .tensor import BatchTensor
 
 
-def agree(batch: BatchTensor) -> None:
-    """Note that both forms hold the same, as far as they are there."""
+def mark_in_sync(batch: BatchTensor) -> None:
+    """Note that both forms hold the same values now, by their versions."""
     rows, whole = batch._rows, batch._whole
-    batch._rows_seen, batch._whole_seen = 0 if rows is None else version(rows), 0 if whole is None else version(whole)
+    batch._rows_version = 0 if rows is None else version(rows)
+    batch._whole_version = 0 if whole is None else version(whole)
     batch._nodes = node_of(rows), node_of(whole)
     if whole is not None and batch._whole_copy is not None:
         batch._whole_copy = whole.detach().clone()
@@ -34,9 +35,9 @@ def agree(batch: BatchTensor) -> None:
 def to_local(batch: BatchTensor) -> Tensor:
     """This rank's rows, with their autograd graph."""
     if ALIASED or batch._whole_copy is not None:
-        _catch_up(batch)
-    if batch._whole is not None and version(batch._whole) != batch._whole_seen:
-        write_back(batch)
+        _propagate_writes(batch)
+    if batch._whole is not None and version(batch._whole) != batch._whole_version:
+        copy_whole_to_rows(batch)
     if batch._rows is None:
         whole = batch._whole
         assert whole is not None
@@ -46,7 +47,7 @@ def to_local(batch: BatchTensor) -> Tensor:
             # A view would share the whole's version counter, and the two forms could no longer be told apart.
             is_view = memory(rows) == memory(whole) if rows.is_inference() else rows._is_view()
             batch._rows = rows.clone() if is_view else rows
-        agree(batch)
+        mark_in_sync(batch)
     return batch._rows
 
 
@@ -54,18 +55,18 @@ def full_tensor(batch: BatchTensor) -> Tensor:
     """The whole batch, gathered once and remembered until it changes."""
     if World.current is not None and World.current.observation is not None:
         World.current.observation.note_whole_batch_use()
-    if batch._rows is not None and version(batch._rows) == batch._rows_seen and may_wait(batch):
+    if batch._rows is not None and version(batch._rows) == batch._rows_version and may_wait(batch):
         return batch._whole  # type: ignore[return-value]
     if ALIASED or batch._whole_copy is not None:
-        _catch_up(batch)
+        _propagate_writes(batch)
     if batch._is_aliased and batch._rows is not None and batch._whole is not None:
-        _read_again(batch, batch._rows, batch._whole)
+        _refresh_whole(batch, batch._rows, batch._whole)
     if batch._whole is not None:
-        if version(batch._whole) != batch._whole_seen:
-            write_back(batch)
-        elif batch._rows is not None and version(batch._rows) != batch._rows_seen:
-            if whole_is_seen(batch):
-                _write_forward(batch)
+        if version(batch._whole) != batch._whole_version:
+            copy_whole_to_rows(batch)
+        elif batch._rows is not None and version(batch._rows) != batch._rows_version:
+            if is_whole_shared(batch):
+                _copy_rows_to_whole(batch)
             else:
                 batch._whole = None
     if batch._whole is None:
@@ -74,17 +75,17 @@ def full_tensor(batch: BatchTensor) -> Tensor:
         wants = rows.requires_grad
         with outside_transforms(), torch.inference_mode(rows.is_inference()), torch.set_grad_enabled(wants):
             batch._whole = all_gather(rows, batch._layout)
-        batch._whole_first = False
-        agree(batch)
+        batch._is_whole_source = False
+        mark_in_sync(batch)
     return batch._whole
 
 
 def source_of(batch: BatchTensor) -> tuple[Tensor, bool]:
     """The form that all gradients of a batch come by, and whether it is the whole: the other is computed from it."""
-    if batch._rows is not None and batch._whole is not None and batch._whole_first is None:
-        batch._rows, batch._whole_first = None, True  # of a view, whose whole is computed apart from its rows
+    if batch._rows is not None and batch._whole is not None and batch._is_whole_source is None:
+        batch._rows, batch._is_whole_source = None, True  # of a view, whose whole is computed apart from its rows
     rows = to_local(batch)
-    if batch._whole is None or not batch._whole_first or version(rows) != batch._rows_seen:
+    if batch._whole is None or not batch._is_whole_source or version(rows) != batch._rows_version:
         return rows, False
     return batch._whole, True
 
@@ -92,9 +93,9 @@ def source_of(batch: BatchTensor) -> tuple[Tensor, bool]:
 def full_tensor_if_gathered(batch: BatchTensor) -> Tensor | None:
     """The whole batch, if this rank has it: no communication."""
     whole, rows = batch._whole, batch._rows
-    if whole is None or batch._is_aliased or version(whole) != batch._whole_seen or holders_of(rows):
+    if whole is None or batch._is_aliased or version(whole) != batch._whole_version or holders_of(rows):
         return None
-    return whole if rows is None or version(rows) == batch._rows_seen else None
+    return whole if rows is None or version(rows) == batch._rows_version else None
 
 
 def forget_whole(batch: BatchTensor) -> None:
@@ -103,32 +104,32 @@ def forget_whole(batch: BatchTensor) -> None:
         batch._whole = None
 
 
-def write_back(batch: BatchTensor, is_there: bool = False) -> None:
-    """Carry a write to the whole over to the rows.
+def copy_whole_to_rows(batch: BatchTensor, is_copied: bool = False) -> None:
+    """Copy this rank's part of the whole, which was written to, into the rows.
 
     Args:
         batch: whose whole was written to.
-        is_there: its rows are a view of what it was carried to already.
+        is_copied: its rows are a view of memory into which it was copied already.
     """
     whole, rows = batch._whole, batch._rows
     assert whole is not None
     if rows is not None:
         # Whoever looks first may do so in another mode than the one that it was written in.
         is_recorded = whole.requires_grad and node_of(whole) != batch._nodes[1]
-        if not is_there:
+        if not is_copied:
             # Into the same memory: other batches may be views of these rows.
             with outside_transforms(), torch.inference_mode(rows.is_inference()), torch.set_grad_enabled(is_recorded):
                 rows.copy_(shard(whole, batch._layout))
             note_write(rows)
         if is_recorded:
-            batch._whole_first = True
+            batch._is_whole_source = True
             if rows.retains_grad:
                 whole.retain_grad()
-    agree(batch)
+    mark_in_sync(batch)
 
 
-def _write_forward(batch: BatchTensor) -> None:
-    """Carry a write to the rows over to the whole, which others look at. One all_gather."""
+def _copy_rows_to_whole(batch: BatchTensor) -> None:
+    """Copy the rows, which were written to, into the whole, which others look at. One all_gather."""
     whole, rows = batch._whole, batch._rows
     assert whole is not None
     assert rows is not None
@@ -137,99 +138,99 @@ def _write_forward(batch: BatchTensor) -> None:
         whole.copy_(all_gather(rows, batch._layout))
         note_write(whole)
         if is_recorded:
-            batch._whole_first = False
-    agree(batch)
+            batch._is_whole_source = False
+    mark_in_sync(batch)
 
 
-def _read_again(batch: BatchTensor, rows: Tensor, whole: Tensor) -> None:
-    """Have the whole hold what the rows do, which may have been written to through ``.data``. One all_gather."""
-    if not whole_is_seen(batch):
+def _refresh_whole(batch: BatchTensor, rows: Tensor, whole: Tensor) -> None:
+    """Gather the rows again, which may have been written to through ``.data``. One all_gather."""
+    if not is_whole_shared(batch):
         batch._whole = None
-    elif version(whole) == batch._whole_seen and version(rows) == batch._rows_seen:
+    elif version(whole) == batch._whole_version and version(rows) == batch._rows_version:
         with outside_transforms(), torch.no_grad():
             if not is_same(whole, now := all_gather(rows.detach(), batch._layout)):  # others look at this memory
                 whole.copy_(now)
-        agree(batch)
+        mark_in_sync(batch)
 
 
-def _catch_up(batch: BatchTensor) -> None:
-    """Carry over what was written to this batch, and to those that only we still hold, which are then let go of."""
-    if not _carry_over(batch):
+def _propagate_writes(batch: BatchTensor) -> None:
+    """Copy what was written to this batch, and to those that only we still hold, to the forms that lack it."""
+    if not _try_to_propagate(batch):
         raise BatchError(
             "A batch was written to through views of two tensors, as x[0] and x.view(8, -1)[1] are, before it was "
             "looked at again, and it is not known which was last. Take both of one: y = x.view(8, -1); y[0]; y[1]."
         )
     # What is unclear of a batch that nobody looks at is an error of who looks at what shares its rows.
-    unclear = [other for other in aliases.temporary() if not _carry_over(other)]
+    unclear = [other for other in aliases.temporary() if not _try_to_propagate(other)]
     del unclear[: -aliases.MOST_UNCLEAR]
     aliases.let_go()
 
 
-def _carry_over(batch: BatchTensor) -> bool:
-    """Carry writes through wholes over to the rows that they share, and from there to the wholes of the others.
+def _try_to_propagate(batch: BatchTensor) -> bool:
+    """Copy writes through wholes to the rows that they share, and from there to the wholes of the others.
 
     Returns:
         False where it is not known which write was the last.
     """
     sliced = batch._whole if batch._is_slice else None  # of what views of other shapes share
     each = [*([] if sliced is None else aliases.holders_in(sliced)), batch]
-    is_clear = [_carry_over_rows(other, other._rows) for other in each if other._rows is not None]
+    is_clear = [_propagate_by_rows(other, other._rows) for other in each if other._rows is not None]
     return all(is_clear)
 
 
-def _carry_over_rows(batch: BatchTensor, rows: Tensor) -> bool:
+def _propagate_by_rows(batch: BatchTensor, rows: Tensor) -> bool:
     sharing = holders_of(rows)
     if not any(other is batch for other in sharing):
         sharing.append(batch)
     written: dict[int, list[BatchTensor]] = {}  # by the memory of their wholes, the largest first
     for other in sorted(sharing, key=lambda other: other.forms[0].numel(), reverse=True):
-        whole = _written(other)
+        whole = _whole_if_written(other)
         if whole is not None:
             written.setdefault(memory(whole), []).append(other)
     if len(written) != 1:
         return not written
     ((written_to, several),) = written.items()
     for other in several:
-        write_back(other, is_there=other is not several[0] and aliases.has_all(several[0]))
+        copy_whole_to_rows(other, is_copied=other is not several[0] and aliases.has_all(several[0]))
     for other in sharing:
         whole, local = other._whole, other._rows
-        if whole is None or local is None or version(local) == other._rows_seen:
+        if whole is None or local is None or version(local) == other._rows_version:
             continue
         if memory(whole) == written_to:
-            agree(other)
+            mark_in_sync(other)
         else:
-            _write_forward(other)
+            _copy_rows_to_whole(other)
     return True
 
 
-def _written(batch: BatchTensor) -> Tensor | None:
-    """The whole, if it was written to since both forms agreed, and the rows were not."""
+def _whole_if_written(batch: BatchTensor) -> Tensor | None:
+    """The whole, if it was written to since both forms were in sync, and the rows were not."""
     whole, rows, copy = batch._whole, batch._rows, batch._whole_copy
-    if whole is None or rows is None or version(rows) != batch._rows_seen:
+    if whole is None or rows is None or version(rows) != batch._rows_version:
         return None
     # All of the whole is compared, not this rank's rows of it: the ranks must decide alike.
-    is_written = version(whole) != batch._whole_seen or (copy is not None and not is_same(whole, copy))
+    is_written = version(whole) != batch._whole_version or (copy is not None and not is_same(whole, copy))
     return whole if is_written else None
 
 
-def whole_is_seen(batch: BatchTensor) -> bool:
+def is_whole_shared(batch: BatchTensor) -> bool:
     """Tell whether somebody else looks at this batch's whole, so that writes have to go through it."""
     if batch._is_slice:
         return True
-    return bool(ALIASED) and any(other is batch for other in holders_of(any_rows(batch)))
+    return bool(ALIASED) and any(other is batch for other in holders_of(unsynced_rows(batch)))
 
 
-def any_rows(batch: BatchTensor) -> Tensor:
-    """The memory of its rows, whatever was written to the whole meanwhile."""
+def unsynced_rows(batch: BatchTensor) -> Tensor:
+    """This rank's rows as they are, whatever was written to the whole meanwhile."""
     return to_local(batch) if batch._rows is None else batch._rows
 
 
-def catch_up_with(rows: Tensor) -> None:
-    """After a write to rows: let every batch that shares them, and whose whole somebody looks at, show it."""
+def propagate_rows_write(rows: Tensor) -> None:
+    """After a write to rows: copy it to the whole of every batch that shares them, where somebody looks at that."""
     for other in holders_of(rows):
         if other._whole is None:
             continue
         if other._whole.is_inference():
-            _write_forward(other)
+            _copy_rows_to_whole(other)
         else:
             full_tensor(other)

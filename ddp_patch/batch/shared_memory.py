@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..structure import leaves, map_leaves
 from . import aliases
-from .forms import any_rows, catch_up_with, full_tensor, whole_is_seen
+from .forms import full_tensor, is_whole_shared, propagate_rows_write, unsynced_rows
 from .versions import node_of, version
 from .world import World
 
@@ -41,7 +41,7 @@ def mark_aliased(batch: BatchTensor, exported: Any = None) -> None:
     """
     if batch._whole is not None and batch._whole.is_inference() and batch._whole_copy is None:
         batch._whole_copy = batch._whole.clone()  # writes to inference tensors count no version
-    aliases.enter(batch, any_rows(batch))
+    aliases.enter(batch, unsynced_rows(batch))
     if exported is not None:
         aliases.keep(batch, exported)
 
@@ -102,11 +102,11 @@ def in_shared_memory(
     if rows is None:
         return result
     if is_write:
-        catch_up_with(rows)
+        propagate_rows_write(rows)
         return result
     found = [leaf for _, leaf in leaves(result)]
     views = [leaf for leaf in found if leaf is not target and _is_batch(leaf) and _looks_into(leaf, rows)]
-    if not views or not whole_is_seen(target):
+    if not views or not is_whole_shared(target):
         return result
 
     def shaped(value: Any) -> Any:
@@ -121,9 +121,9 @@ def in_shared_memory(
         of_whole = alike(*map_leaves(shaped, args), **map_leaves(shaped, kwargs))
     for view, (_, whole) in zip(found, leaves(of_whole), strict=True):
         if any(view is each for each in views):
-            view._whole, view._whole_seen = whole, version(whole)
+            view._whole, view._whole_version = whole, version(whole)
             view._nodes = node_of(view._rows), node_of(whole)
-            view._lies_as_whole, view._whole_first = target._lies_as_whole, None
+            view._lies_as_whole, view._is_whole_source = target._lies_as_whole, None
             look_through(view)
     return result
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
 from .aliases import ALIASED, EXPORTS, may_wait
-from .forms import agree, full_tensor, write_back
+from .forms import copy_whole_to_rows, full_tensor, mark_in_sync
 from .layout import Layout
 from .likeness import LikeTensor
 from .names import Unanswered, as_int, as_rules_have_them, below_torch, function_name, writes_in_place
@@ -44,13 +44,13 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
 
     _rows: Tensor | None = None
     _whole: Tensor | None = None
-    _rows_seen: int = 0  # version of the rows when both forms last agreed
-    _whole_seen: int = 0
+    _rows_version: int = 0  # of the rows when both forms were last in sync
+    _whole_version: int = 0
     _nodes: tuple[int, int] = (-1, -1)  # that rows and whole were of, likewise, if there were both
     _whole_copy: Tensor | None = None  # what the whole held when its memory was handed to numpy
     _layout: Layout
     _lies_as_whole: bool = False  # in memory as one process has it, and the rows are a copy without its holes
-    _whole_first: bool | None = False  # the rows were computed from the whole, not it from them; None: neither
+    _is_whole_source: bool | None = False  # the rows are computed from it; False: it from them; None: neither
     _is_slice: bool = False  # the whole is a view of another batch's
     _is_aliased: bool = False  # its rows may be written to through ``.data``, which counts no version
     _grad: BatchTensor | None = None  # what the script has of ``.grad``, in true scale
@@ -60,15 +60,15 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
     def from_local(rows: Tensor, layout: Layout) -> BatchTensor:
         """Make a batch of this rank's rows; the other ranks hold the rest."""
         batch = _made_like(rows, layout)
-        batch._rows, batch._rows_seen = rows, version(rows)
+        batch._rows, batch._rows_version = rows, version(rows)
         return batch
 
     @staticmethod
     def from_full(whole: Tensor, layout: Layout) -> BatchTensor:
         """Make a batch of a tensor that every rank has whole."""
         batch = _made_like(whole, layout)
-        batch._whole, batch._whole_seen = whole, version(whole)
-        batch._lies_as_whole = batch._whole_first = True
+        batch._whole, batch._whole_version = whole, version(whole)
+        batch._lies_as_whole = batch._is_whole_source = True
         return batch
 
     @staticmethod
@@ -76,7 +76,7 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
         """Make a batch of a tensor that every rank has whole, and this rank's rows of it."""
         batch = _made_like(rows, layout)
         batch._rows, batch._whole = rows, whole
-        agree(batch)
+        mark_in_sync(batch)
         return batch
 
     @property
@@ -236,14 +236,14 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], deal: Cal
         note_write(target._whole)
     for batch in batches:
         whole = batch._whole
-        if whole is not None and (version(whole) != batch._whole_seen or (writes and batch is target)):
+        if whole is not None and (version(whole) != batch._whole_version or (writes and batch is target)):
             if whole.shape != batch.shape:
                 raise BatchError(
                     f"{function_name(func)} changed the shape of a batch in place from {tuple(batch.shape)} to "
                     f"{tuple(whole.shape)}. Write the form that returns a new tensor."
                 )
             if not may_wait(batch):
-                write_back(batch)
+                copy_whole_to_rows(batch)
     for batch in batches:
         note_sharing(batch, result, getattr(func, "__name__", "") in EXPORTS)
     return nested(lambda value: next((batch for batch in batches if value is batch._whole), value), result)

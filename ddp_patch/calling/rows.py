@@ -85,7 +85,7 @@ def writing_back(
     ]
     yield
     for leaf, batch, before in pairs:
-        wrote_rows = batch._rows is not None and version(batch._rows) != batch._rows_seen
+        wrote_rows = batch._rows is not None and version(batch._rows) != batch._rows_version
         if wrote_rows or batch._whole is not leaf:
             with torch.no_grad():
                 leaf.copy_(full_tensor(batch))

@@ -19,7 +19,7 @@ from .parts import Number, Part, Parts, is_plain, spelling
 from .program import Argument, OfRows, OfSum, Place, Run, Template
 from .tape import Tape, TapedSum
 
-_MADE = {"_rows", "_rows_seen", "_layout"}  # what a batch has that is made of rows
+_MADE = {"_rows", "_rows_version", "_layout"}  # what a batch has that is made of rows
 _Origin = tuple[int, tuple[int, ...]]  # which call gave a tensor, and where among its results
 
 

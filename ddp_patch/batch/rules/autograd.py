@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...errors import BatchError
 from ..crossings import shard
-from ..forms import agree, full_tensor, source_of, to_local
+from ..forms import full_tensor, mark_in_sync, source_of, to_local
 from ..nodes import unheard, unhooked
 from ..tensor import BatchTensor, Rule
 from ..world import World
@@ -118,7 +118,7 @@ def set_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     else:
         batch._rows = new
     batch._whole, batch._whole_copy, batch._is_slice = None, None, False
-    agree(batch)
+    mark_in_sync(batch)
 
 
 def detach_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

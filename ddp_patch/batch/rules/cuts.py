@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..forms import to_local, whole_is_seen
+from ..forms import is_whole_shared, to_local
 from ..tensor import BatchTensor
 from ..world import World
 
@@ -48,7 +48,7 @@ def part_of(batch: BatchTensor, start: int, stop: int) -> BatchTensor | None:
         found = layout, 0
     elif layout.pieces:
         found = layout.part(start, stop, World.get().rank)
-    if found is None or whole_is_seen(batch):
+    if found is None or is_whole_shared(batch):
         return None
     layout, first = found
     if (seen := World.get().observation) is not None:

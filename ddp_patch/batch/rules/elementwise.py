@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..crossings import replicate, shard
-from ..forms import forget_whole, to_local, whole_is_seen
+from ..forms import forget_whole, is_whole_shared, to_local
 from ..layout import Layout
 from ..names import Unanswered
 from ..tensor import BatchTensor, Rule
@@ -18,7 +18,7 @@ from .copies import copied, keeps_memory
 
 def out_of_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``f(x, y, ...)`` with broadcasting against scalars, global tensors and other batches."""
-    if kwargs.get("out") is not None or (kwargs.get("inplace") and whole_is_seen(args[0])):
+    if kwargs.get("out") is not None or (kwargs.get("inplace") and is_whole_shared(args[0])):
         return NotImplemented
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
     layout = common_layout(tensors)
@@ -38,7 +38,7 @@ def out_of_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 def in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.f_(y, ...)``: writes this rank's rows, which changes what the script sees."""
     first = args[0] if args else kwargs.get("input")
-    if not isinstance(first, BatchTensor) or whole_is_seen(first):
+    if not isinstance(first, BatchTensor) or is_whole_shared(first):
         return NotImplemented
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
     layout = common_layout(tensors)

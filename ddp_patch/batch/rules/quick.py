@@ -126,6 +126,6 @@ def _computed(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 def _to_local_if_clean(batch: BatchTensor) -> Tensor | None:
     """This rank's rows, if nothing has to be carried over to them first."""
     whole = batch._whole
-    if whole is not None and (version(whole) != batch._whole_seen or batch._whole_copy is not None):
+    if whole is not None and (version(whole) != batch._whole_version or batch._whole_copy is not None):
         return None
     return batch._rows

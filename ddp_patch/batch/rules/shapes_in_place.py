@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..forms import agree, to_local, whole_is_seen
+from ..forms import is_whole_shared, mark_in_sync, to_local
 from ..names import as_rules_have_them
 from ..tensor import RULES, BatchTensor, Rule
 from ..world import World
@@ -16,7 +16,7 @@ from ..world import World
 def in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.unsqueeze_(1)``: the same batch, of other sizes."""
     batch = args[0]
-    if not isinstance(batch, BatchTensor) or whole_is_seen(batch):
+    if not isinstance(batch, BatchTensor) or is_whole_shared(batch):
         return NotImplemented
     rows = to_local(batch)
     if rows.requires_grad and rows.is_leaf and torch.is_grad_enabled():
@@ -37,8 +37,8 @@ def _become(batch: BatchTensor, other: BatchTensor) -> None:
     with torch._C.DisableTorchFunctionSubclass():
         batch.data = other  # its sizes; there is no memory
     batch._rows, batch._layout, batch._whole, batch._whole_copy = other._rows, other._layout, None, None
-    batch._lies_as_whole = batch._whole_first = False
-    agree(batch)
+    batch._lies_as_whole = batch._is_whole_source = False
+    mark_in_sync(batch)
 
 
 def rules() -> list[tuple[Any, Rule]]:

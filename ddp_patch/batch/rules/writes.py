@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..forms import forget_whole, to_local, whole_is_seen
+from ..forms import forget_whole, is_whole_shared, to_local
 from ..names import writes_in_place
 from ..tensor import BatchTensor, Rule
 from ..versions import note_write
@@ -21,7 +21,7 @@ from .indices import index_dims, of_each_row, scalar, without_ellipsis
 def setitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Local where the index leaves the batch dimension alone, or is a mask that is dealt as the batch is."""
     batch, index, value = args
-    if not isinstance(batch, BatchTensor) or whole_is_seen(batch):
+    if not isinstance(batch, BatchTensor) or is_whole_shared(batch):
         return NotImplemented
     if not isinstance(value, Tensor) and type(value) not in (int, float, bool, complex):
         return NotImplemented  # an array has a row for each of the whole's
@@ -109,7 +109,7 @@ def scatter(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if dim % batch.dim() == batch._layout.dim or any(getattr(t, "_layout", None) != batch._layout for t in tensors):
         return NotImplemented
     writes = writes_in_place(func, kwargs)
-    if writes and whole_is_seen(batch):
+    if writes and is_whole_shared(batch):
         return NotImplemented
     rows = func(*map(to_local_form, args), **{name: to_local_form(value) for name, value in kwargs.items()})
     if not writes:
