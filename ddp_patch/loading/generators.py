@@ -20,8 +20,8 @@ from .reachable import find_in_loader, find_within
 
 
 @contextlib.contextmanager
-def undrawn(generator: torch.Generator | None) -> Iterator[None]:
-    """Leave all generators as they were."""
+def preserving_rng_state(generator: torch.Generator | None) -> Iterator[None]:
+    """Leave all generators as they were, whatever is drawn inside."""
     before, state = states(), generator.get_state() if generator is not None else None
     try:
         yield
@@ -39,12 +39,12 @@ def generators_of(loader: Any) -> list[Any]:
     return find_in_loader(loader, kinds(), _default_generators())
 
 
-def move(generator: Any, rank: int) -> None:
-    """Have a generator that stands alike on every rank go on in a state of this rank's own."""
-    _reseed(generator, rank_seed(_drawn_from(generator), rank))
+def reseed_for_rank(generator: Any, rank: int) -> None:
+    """Seed a generator that stands alike on every rank anew, for this rank alone."""
+    _reseed(generator, rank_seed(_draw_seed(generator), rank))
 
 
-def _drawn_from(generator: Any) -> int:
+def _draw_seed(generator: Any) -> int:
     if isinstance(generator, torch.Generator):
         return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
     if isinstance(generator, random.Random):
@@ -83,36 +83,36 @@ class FetchingGenerators:
         self._per_rank = per_rank
         self._held = list(held)
         self._rank = rank
-        self._states: list[Any] | None = None  # of those held, as this rank left them
-        self._scripts: list[Any] | None = None  # while the rank's are in place
+        self._rank_states: list[Any] | None = None  # of those held, as this rank left them
+        self._script_states: list[Any] | None = None  # while the rank's are in place
 
     def enter(self) -> None:
         """Put them in place. Generators belong to the process: other threads would draw for the script."""
         if not script_thread.is_here():
             return
         self._per_rank.enter()
-        if not self._held or self._scripts is not None:
+        if not self._held or self._script_states is not None:
             return
-        seeds = [_drawn_from(each) for each in self._held] if self._states is None else []
-        self._scripts = [state_of(each) for each in self._held]
+        seeds = [_draw_seed(each) for each in self._held] if self._rank_states is None else []
+        self._script_states = [state_of(each) for each in self._held]
         for each, seed in zip(self._held, seeds, strict=False):
             _reseed(each, rank_seed(seed, self._rank))
-        if self._states is not None:
-            _set(self._held, self._states)
+        if self._rank_states is not None:
+            _set_states(self._held, self._rank_states)
 
     def leave(self) -> None:
         """Put the script's back."""
         if not script_thread.is_here():
             return
         self._per_rank.leave()
-        if self._scripts is not None:
-            self._states = [state_of(each) for each in self._held]
-            _set(self._held, self._scripts)
-            self._scripts = None
+        if self._script_states is not None:
+            self._rank_states = [state_of(each) for each in self._held]
+            _set_states(self._held, self._script_states)
+            self._script_states = None
 
 
-def _set(generators: Sequence[Any], its: Sequence[Any]) -> None:
-    for generator, state in zip(generators, its, strict=True):
+def _set_states(generators: Sequence[Any], saved: Sequence[Any]) -> None:
+    for generator, state in zip(generators, saved, strict=True):
         set_state_of(generator, state)
 
 
@@ -126,17 +126,17 @@ def _default_generators() -> tuple[Any, Any]:
     return torch.default_generator, random.getrandbits.__self__  # type: ignore[attr-defined]
 
 
-def as_the_readers(generators: Sequence[Any], begun: Sequence[Any]) -> list[Any]:
+def match_to_readers(generators: Sequence[Any], reader_states: Sequence[Any]) -> list[Any]:
     """Give this rank's generators for those that the reader holds, and None for each that only reading has made.
 
     Args:
         generators: of this rank.
-        begun: where the reader's stood as the epoch began.
+        reader_states: where the reader's stood as the epoch began.
     """
-    if len(generators) == len(begun):
+    if len(generators) == len(reader_states):
         return list(generators)
     left, found = [(each, state_of(each)) for each in generators], []
-    for state in begun:
+    for state in reader_states:
         twin = next((each for each, its in left if type(its) is type(state) and same_states([its], [state])), None)
         left = [(each, its) for each, its in left if each is not twin]
         found.append(twin)

@@ -16,7 +16,7 @@ from ..diagnosis.first_batches import FirstBatches
 from ..generators import set_state_of, set_states, states
 from .batches import mapped_tensors, pinned, with_row_count
 from .channel import Channel
-from .generators import as_the_readers, generators_of, undrawn
+from .generators import generators_of, match_to_readers, preserving_rng_state
 from .sampler import Drawn
 from .shadow import shadow_of
 from .workers import drawn_ahead
@@ -67,7 +67,7 @@ class Listener:
         if sampler is not None:
             sampler.compared = compared
             sampler.begins = not again
-        with undrawn(loader.generator) if again else contextlib.nullcontext():
+        with preserving_rng_state(loader.generator) if again else contextlib.nullcontext():
             self.iterator = make(hollow)
         if loader.num_workers > 0:
             # What torch's iterator says of itself (2.13), with the reader's workers out of reach.
@@ -85,7 +85,7 @@ class Listener:
         if isinstance(begun, BaseException):
             raise begun
         moved, began = begun
-        self._generators = as_the_readers(generators_of(loader) if loader.num_workers == 0 else [], began)
+        self._generators = match_to_readers(generators_of(loader) if loader.num_workers == 0 else [], began)
         if moved is not None:
             set_states(moved[0])
             if moved[1] is not None:
@@ -134,7 +134,7 @@ class Listener:
             self.iterator = self._make(self._loader)
         else:
             changes = {_sampler_of(self._loader): self._sampler.again()}
-            with undrawn(self._loader.generator):
+            with preserving_rng_state(self._loader.generator):
                 self.iterator = self._make(shadow_of(self._loader, changes))
         return with_row_count(next(self.iterator))
 

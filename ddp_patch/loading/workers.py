@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from ..calling.per_rank_generators import rank_seed
 from ..generators import same, same_numbers, states
-from .generators import generators_in, move
+from .generators import generators_in, reseed_for_rank
 
 
 class RankSeeds:
@@ -31,7 +31,7 @@ class RankSeeds:
         worker = torch.utils.data.get_worker_info()
         if self.rank and worker is not None:
             for generator in generators_in(worker.dataset):
-                move(generator, self.rank)
+                reseed_for_rank(generator, self.rank)
 
     def _begin(self, worker_id: int) -> None:
         assert self.then is not None
