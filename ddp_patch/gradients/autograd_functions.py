@@ -34,17 +34,17 @@ class OutputHook(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, sync: Any, touch: Tensor, only_parameters: bool, output: Tensor) -> Tensor:
+    def forward(ctx: Any, sync: Any, parameter_link: Tensor, only_parameters: bool, output: Tensor) -> Tensor:
         """Give an output that shares memory with that of the forward."""
         ctx.set_materialize_grads(False)
-        ctx.sync, ctx.touch, ctx.only_parameters = sync, touch, only_parameters
+        ctx.sync, ctx.parameter_link, ctx.only_parameters = sync, parameter_link, only_parameters
         # detach, not view_as: a view made by a custom function refuses in-place writes.
         return output.detach()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        """Say so, before any parameter is visited."""
-        ctx.sync.reached(ctx.touch)
+        """Tell the replica's ``GradientSync``, before any parameter is visited."""
+        ctx.sync.note_outputs_reached(ctx.parameter_link)
         return None, None, None, grads[0]
 
 
@@ -52,7 +52,7 @@ class OutputHook(torch.autograd.Function):
 touch_parameters: Callable[..., Tensor] = TouchParameters.apply
 
 
-def hook_output(sync: Any, touch: Tensor, only_parameters: bool, output: Tensor) -> Tensor:
+def hook_output(sync: Any, parameter_link: Tensor, only_parameters: bool, output: Tensor) -> Tensor:
     """Pass an output through a node that is called like the one that it was computed by."""
-    hooked: Tensor = named_after(output, OutputHook)(sync, touch, only_parameters, output)
+    hooked: Tensor = named_after(output, OutputHook)(sync, parameter_link, only_parameters, output)
     return hooked

@@ -126,7 +126,7 @@ def means_of(values: list[Tensor], world: World, recorded: bool) -> list[Tensor]
         recorded: differentiably.
     """
     means: dict[int, Tensor] = {}
-    for part in in_parts(values):
+    for part in in_buckets(values):
         flat = torch.cat([value.reshape(-1) for value in part])
         flat = (all_reduce(flat) if recorded else world.all_reduce(flat)) / world.size
         for value, piece in zip(part, flat.split([value.numel() for value in part]), strict=True):
@@ -137,13 +137,13 @@ def means_of(values: list[Tensor], world: World, recorded: bool) -> list[Tensor]
 def align(parameters: Sequence[nn.Parameter | Tensor], world: World) -> None:
     """Give gradients that every rank computed by itself the digits that rank 0 got. One broadcast for 25 MB."""
     grads = [grad for grad in map(grad_of, parameters) if grad is not None and not grad.is_sparse]
-    for part in in_parts(grads):
+    for part in in_buckets(grads):
         flat = world.broadcast(torch.cat([grad.detach().reshape(-1) for grad in part]))
         for grad, piece in zip(part, flat.split([grad.numel() for grad in part]), strict=True):
             grad.detach().copy_(piece.view_as(grad))
 
 
-def in_parts(parameters: Sequence[_T]) -> Iterator[list[_T]]:
+def in_buckets(parameters: Sequence[_T]) -> Iterator[list[_T]]:
     """Tensors of one dtype and device, as many as are averaged at once."""
     kinds: dict[tuple[torch.dtype, torch.device], list[_T]] = {}
     for parameter in parameters:

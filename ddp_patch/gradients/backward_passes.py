@@ -65,7 +65,7 @@ class BackwardPasses:
             sync.has_pending_gradients = False
             self.unsettled.note(sync)
         self._syncs.remove(sync)
-        sync.outlived = self._outlived if settle else None
+        sync.when_outlived = self._outlived if settle else None
         self._gone = {key: reference for key, reference in self._gone.items() if reference() is not None}
         self._gone.update((id(parameter), weakref.ref(parameter)) for parameter in sync.all)
         if not self._syncs:
@@ -78,7 +78,7 @@ class BackwardPasses:
     def _converted(self, parameter: Any) -> None:
         for sync in self._syncs:
             if id(parameter) in sync.ids:
-                sync.converted()
+                sync.note_converted_parameter()
 
     def trains(self, tensor: Any) -> bool:
         """Tell whether a tensor is a parameter that some replica keeps global."""

@@ -1,13 +1,14 @@
 """One invariant: nobody ever sees a gradient of a replica's parameters that is not the global one.
 
-Fast gear: DDP's reducer, overlapped with backward. It is armed when a backward reaches a forward's outputs, so a
+Fast path: DDP's reducer, overlapped with backward. It is armed when a backward reaches a forward's outputs, so a
 backward that does not cannot disturb it. A parameter that gets no gradient on one rank would keep DDP waiting, so every
 pass touches every parameter (``output_hooks``), and the ranks' "I had a gradient" flags travel with the last bucket
 (``flags``).
 
-Safe gear: the backward runs unsynchronised, and the gradients are averaged in flat buckets before anyone looks at them
-(``backwards``). For backwards that another one follows, that go past the model's outputs, that stop at ``inputs=`` or
-are recorded by ``create_graph``. Averaging equal gradients changes nothing, so the two gears can be mixed.
+Safe path: the backward runs unsynchronised, and the gradients are averaged in flat buckets before anyone looks at them
+(``backward_passes``). For backwards that another one follows, that go past the model's outputs, that stop at
+``inputs=`` or are recorded by ``create_graph``. Averaging equal gradients changes nothing, so the two paths can be
+mixed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ..batch.world import World
 from ..structure import map_leaves
 from .accumulation import AccumulationSchedule
 from .autograd_functions import touch_parameters
-from .averages import average, average_flat, average_sparse, in_parts
+from .averages import average, average_flat, average_sparse, in_buckets
 from .flags import Flags, at_the_end
 from .grad_watch import grad_of, set_grad, with_grad
 from .output_hooks import OutputHooks, outputs_to_hook
@@ -51,7 +52,7 @@ class GradientSync:
         Args:
             parameters: that DDP reduces, in its order.
             sparse: further ones, whose gradients are sparse.
-            ddp: None to stay in the safe gear for good.
+            ddp: None to stay on the safe path for good.
             world: the ranks that share the batch.
             schedule: predicts which backwards are looked at.
             flags: that DDP reduces as well; None to send them by themselves.
@@ -64,20 +65,20 @@ class GradientSync:
         self.bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
         self.schedule = schedule
         self.has_pending_gradients = False  # some are this rank's own (``end``) until ``settle`` or until zeroed
-        self.syncs_after_backward = ddp is None  # stays in the safe gear: no DDP, or NestedBackwards found it so
+        self.syncs_after_backward = ddp is None  # stays on the safe path: no DDP, or NestedBackwards found it so
         self.is_ddp_broken = False  # a backward failed half way (``end``), or a gradient is sparse: another DDP is made
-        self.is_stale = False  # ``converted``: autograd has other nodes for parameters than those with DDP's hooks
-        self.outlived: Callable[[GradientSync], None] | None = None  # told when a graph is reached that is older
+        self.is_stale = False  # autograd has other nodes for parameters than those with DDP's hooks
+        self.when_outlived: Callable[[GradientSync], None] | None = None  # told when a graph is reached that is older
         self._ddp = (lambda: None) if ddp is None else weakref.ref(ddp)  # alive at exit, it aborts the process
         self._world, self._flags = world, Flags(parameters, world) if flags is None else flags
         # Of the running backward: ``begin`` sets or clears all of them.
         self._may_arm = self._must_reduce = False  # DDP may take part; somebody looks at the gradients right away
         self._may_defer = True  # gradients may stay this rank's own until somebody looks: none was kept from before
-        self.is_armed = False  # DDP's reducer takes part (``reached``)
-        self._has_reached_outputs = False  # it came to a forward's outputs (``reached``)
-        self._has_ddp_reduced = False  # the last bucket was sent (``bucket_left``)
-        self._touch: Tensor | None = None  # made once: it saves nothing, so any number of backwards may come by
-        self._before: Any = _IDLE  # gradients when the backward began
+        self.is_armed = False  # DDP's reducer takes part (``note_outputs_reached``)
+        self._has_reached_outputs = False  # it came to a forward's outputs (``note_outputs_reached``)
+        self._has_ddp_reduced = False  # the last bucket was sent (``note_bucket_sent``)
+        self._parameter_link: Tensor | None = None  # saves nothing, so any number of backwards may come by
+        self._grads_before: Any = _IDLE  # gradients when the backward began
         self._loss: Loss | None = None
 
     def hook_outputs(self, output: Any, inputs: Sequence[tuple[str, Any]]) -> Any:
@@ -92,19 +93,19 @@ class GradientSync:
         forms = outputs_to_hook(output, self)
         if not forms:
             return output
-        if self._touch is None:
-            self._touch = touch_parameters(*self.parameters)
+        if self._parameter_link is None:
+            self._parameter_link = touch_parameters(*self.parameters)
         wanted = any(isinstance(leaf, Tensor) and leaf.requires_grad for _, leaf in inputs)
-        return map_leaves(OutputHooks(self, self._touch, not wanted, forms).of, output)
+        return map_leaves(OutputHooks(self, self._parameter_link, not wanted, forms).of, output)
 
-    def converted(self) -> None:
-        """Autograd has, or will have, another node for a parameter."""
-        self._touch = None  # it holds the old one
+    def note_converted_parameter(self) -> None:
+        """Note that autograd has, or will have, another node for a parameter."""
+        self._parameter_link = None  # it holds the old one
         self.is_stale = not self.syncs_after_backward
 
-    def let_go(self) -> None:
-        """Keep no process group alive: graphs of the script's, such as its last loss, hold on to this."""
-        self._touch = None
+    def release_graph(self) -> None:
+        """Let go of the parameters' graph, which keeps a process group alive: the script's last loss holds this."""
+        self._parameter_link = None
 
     # --- one backward -----------------------------------------------------------------------------------------------
 
@@ -124,16 +125,16 @@ class GradientSync:
         self._may_arm = may_arm and not (self.syncs_after_backward or self.is_ddp_broken or self.is_stale)
         self._must_reduce = must_reduce
         self.is_armed = self._has_reached_outputs = self._has_ddp_reduced = False
-        self._before = self._signature()
+        self._grads_before = self._grad_versions()
         # A script that kept gradients of an earlier step would see them change: it reads tensors, not ``.grad``.
-        self._may_defer = self._before is None or self.has_pending_gradients
+        self._may_defer = self._grads_before is None or self.has_pending_gradients
 
     def _part_sparse(self, encountered: list[Tensor]) -> None:
         late = {id(p) for p in encountered if id(p) in self.ids} - {id(p) for p in self.sparse}
         if late:  # DDP expects a dense one; the next forward makes another
             self.sparse = [*self.sparse, *(p for p in self.parameters if id(p) in late)]
             self.parameters = [p for p in self.parameters if id(p) not in late]
-            self._touch, self.is_ddp_broken = None, not self.syncs_after_backward
+            self._parameter_link, self.is_ddp_broken = None, not self.syncs_after_backward
 
     def rebuild(self) -> bool:
         """Have DDP order its buckets as its first backward did, once, before a second one adds to them; tell if so."""
@@ -148,13 +149,13 @@ class GradientSync:
     @property
     def in_backward(self) -> bool:
         """Whether a backward of the script is running."""
-        return self._before is not _IDLE
+        return self._grads_before is not _IDLE
 
-    def reached(self, touch: Tensor) -> None:
-        """The backward came to a forward's outputs: every parameter will be visited after this."""
-        if self._before is _IDLE and self.outlived is not None:
-            self.outlived(self)
-        if self._has_reached_outputs or self._before is _IDLE:
+    def note_outputs_reached(self, parameter_link: Tensor) -> None:
+        """Note that the backward came to a forward's outputs: every parameter will be visited after this."""
+        if self._grads_before is _IDLE and self.when_outlived is not None:
+            self.when_outlived(self)
+        if self._has_reached_outputs or self._grads_before is _IDLE:
             return  # torch.autograd.grad accumulates nowhere
         self._has_reached_outputs = True
         wanted = self.schedule.backward()
@@ -167,7 +168,7 @@ class GradientSync:
         self.is_armed = True
         # What DDP's forward does outside no_sync (torch 2.13, DistributedDataParallel._pre_forward, _post_forward).
         ddp.reducer.prepare_for_forward()
-        ddp.reducer.prepare_for_backward([touch])
+        ddp.reducer.prepare_for_backward([parameter_link])
         at_the_end(self._reduce)
 
     def end(self, failed: bool, recorded: bool) -> None:
@@ -177,13 +178,13 @@ class GradientSync:
             self.has_pending_gradients = self.has_pending_gradients or self._has_reached_outputs
         elif self.was_reduced:
             self._finish_reduction()
-        elif self._has_reached_outputs or self._signature() != self._before:
+        elif self._has_reached_outputs or self._grad_versions() != self._grads_before:
             self.has_pending_gradients = not recorded
             if recorded:
                 self._average_recorded()
             elif not self._may_defer:
                 self.settle()
-        self._before, self._loss = _IDLE, None
+        self._grads_before, self._loss = _IDLE, None
         self._may_arm = self.is_armed = False
 
     def _reduce(self) -> None:
@@ -198,10 +199,10 @@ class GradientSync:
             ddp = self._ddp()
             assert ddp is not None
             ddp.reducer._check_reducer_finalized()  # raises if some parameter was not visited after all (torch 2.13)
-            self.bucket_left(True)
+            self.note_bucket_sent(True)
 
-    def bucket_left(self, is_last: bool) -> None:
-        """DDP sends a bucket, or has sent the last one."""
+    def note_bucket_sent(self, is_last: bool) -> None:
+        """Note that DDP sends a bucket, or has sent the last one."""
         self._has_ddp_reduced = self._has_ddp_reduced or is_last
 
     def _finish_reduction(self) -> None:
@@ -210,7 +211,7 @@ class GradientSync:
             set_grad(parameter, None)
         average_sparse(self.sparse, self._world)
 
-    def _signature(self) -> list[tuple[int, int]] | None:
+    def _grad_versions(self) -> list[tuple[int, int]] | None:
         if not any(with_grad(self.all)):
             return None
         grads = [grad_of(parameter) for parameter in self.all]
@@ -218,7 +219,7 @@ class GradientSync:
 
     def may_be_scaled(self, source: Any) -> bool:
         """Tell whether a backward that begins now at this node gives gradients to these parameters alone, anew."""
-        return getattr(source, "sync", None) is self and source.only_parameters and self._before is None
+        return getattr(source, "sync", None) is self and source.only_parameters and self._grads_before is None
 
     def scale(self, factor: float) -> None:
         """Multiply the gradients of a backward that ``may_be_scaled``."""
@@ -227,7 +228,7 @@ class GradientSync:
             if grad is not None:
                 grad.mul_(factor)
 
-    # --- the safe gear ----------------------------------------------------------------------------------------------
+    # --- the safe path ----------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Average what is still this rank's own. Every rank comes here at the same point of the script."""
@@ -235,13 +236,13 @@ class GradientSync:
             return
         self.has_pending_gradients = False
         self._world.ledger.late += 1
-        for part in in_parts(self.parameters):
+        for part in in_buckets(self.parameters):
             average_flat(part, self._world)
         average_sparse(self.sparse, self._world)
 
     def _average_recorded(self) -> None:
         """Average differentiably, for ``backward(create_graph=True)``."""
-        for part in (*in_parts(self.parameters), self.sparse):
+        for part in (*in_buckets(self.parameters), self.sparse):
             means = average(part, [grad_of(parameter) for parameter in part], self._world)
             for parameter, mean in zip(part, means, strict=True):
                 if mean is not None:

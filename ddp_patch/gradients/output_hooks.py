@@ -21,30 +21,31 @@ from .autograd_functions import hook_output
 class OutputHooks:
     """Outputs of one forward, each passed through a node that arms DDP when a backward comes by."""
 
-    def __init__(self, sync: Any, touch: Tensor, only_parameters: bool, forms: list[Tensor]) -> None:
+    def __init__(self, sync: Any, parameter_link: Tensor, only_parameters: bool, forms: list[Tensor]) -> None:
         """Hook them.
 
         Args:
             sync: is told when a backward comes by.
-            touch: what ``touch_parameters`` gave.
+            parameter_link: what ``touch_parameters`` gave, whose graph leads to every parameter.
             only_parameters: nothing that came in as an argument wants a gradient.
             forms: of those that want a gradient.
         """
         by_id = {id(form): form for form in forms if not form.is_leaf}  # each once, and alive
         shared = _memory_of_several(by_id)
         with torch._C.DisableTorchFunctionSubclass():  # a loss stays pending
-            bases = {key: hook_output(sync, touch, only_parameters, base) for key, base in shared.items()}
+            bases = {key: hook_output(sync, parameter_link, only_parameters, base) for key, base in shared.items()}
             hooked = [
-                _as_in(bases, form) if _has(bases, form) else hook_output(sync, touch, only_parameters, form)
+                _as_in(bases, form) if _has(bases, form) else hook_output(sync, parameter_link, only_parameters, form)
                 for form in by_id.values()
             ]
             for form, node in zip(by_id.values(), hooked, strict=True):
                 if isinstance(form, PendingTensor):
                     passed_on(form, node)
-        if hooked and touch.grad_fn is not None and hooked[0].grad_fn is not None:
+        if hooked and parameter_link.grad_fn is not None and hooked[0].grad_fn is not None:
             # Backward visits what was made last first: it goes before the rest of this forward, so that a
             # bucket of gradients leaves as soon as it is full.
-            touch.grad_fn._set_sequence_nr(hooked[0].grad_fn._sequence_nr())  # type: ignore[attr-defined]  # torch 2.13
+            sequence_nr = hooked[0].grad_fn._sequence_nr()
+            parameter_link.grad_fn._set_sequence_nr(sequence_nr)  # type: ignore[attr-defined]  # torch 2.13
         for form, node in zip(by_id.values(), hooked, strict=True):
             if node._base is None:
                 note_unhooked(node, form)

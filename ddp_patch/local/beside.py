@@ -10,7 +10,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ..batch.world import World
 from ..errors import GradientError
 from ..gradients.accumulation import AccumulationSchedule
-from ..gradients.averages import average_flat, in_parts
+from ..gradients.averages import average_flat, in_buckets
 from ..gradients.grad_watch import grad_of
 from ..ledger import script_line
 from ..replica.trained import Trained
@@ -83,5 +83,5 @@ class Beside:
         """Average them."""
         if self.has_pending_gradients and self.parameters:
             self.has_pending_gradients = False
-            for part in in_parts([parameter for parameter in self.parameters if parameter.requires_grad]):
+            for part in in_buckets([parameter for parameter in self.parameters if parameter.requires_grad]):
                 average_flat(part, self._world)

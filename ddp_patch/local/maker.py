@@ -11,7 +11,7 @@ from torch import nn
 from ..batch.world import World
 from ..calling import swap
 from ..calling.calls import described
-from ..gradients.averages import in_parts
+from ..gradients.averages import in_buckets
 from ..gradients.compression import compress
 from ..gradients.tuning import Tuning
 from ..job.job import Job
@@ -82,7 +82,7 @@ class Maker:
                 synced.buffers.is_due = True
         modules = [synced.module for synced in models if synced.ddp is not None and synced.sends_buffers]
         buffers = [its for module in modules for its in module.buffers() if its.layout is torch.strided]
-        for part in in_parts(buffers):
+        for part in in_buckets(buffers):
             flat = self._world.broadcast(torch.cat([buffer.detach().reshape(-1) for buffer in part]))
             for buffer, piece in zip(part, flat.split([buffer.numel() for buffer in part]), strict=True):
                 buffer.data.copy_(piece.view_as(buffer))  # counts no version: a backward may still need it

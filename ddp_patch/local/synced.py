@@ -16,7 +16,7 @@ from ..batch.world import World
 from ..calling import compiled
 from ..errors import GradientError
 from ..gradients.accumulation import AccumulationSchedule
-from ..gradients.averages import average_flat, average_sparse, in_parts
+from ..gradients.averages import average_flat, average_sparse, in_buckets
 from ..gradients.grad_watch import grad_of
 from ..gradients.option_trial import Built
 from ..options import Options
@@ -58,7 +58,7 @@ class Synced:
         self._needs_all = True  # of DDP's own forward: in its first one, it gets ready
         # DDP reaches all of them in every backward, or says so; unless it looks for those that it does not.
         self._watched = self.dense if options.find_unused_parameters else [*self.dense[:1], *self.dense[-1:]]
-        self._before: list[Any] | None = None  # ``_gradients()`` when the backward began; None if there were none
+        self._grads_before: list[Any] | None = None  # ``_gradients()`` when the backward began; None if there were none
         self._kept_grads: list[Any] = []
 
     def put_under(self, ddp: DistributedDataParallel) -> None:
@@ -106,9 +106,9 @@ class Synced:
         """A backward of the script begins."""
         for parameter in self._watched:
             if grad_of(parameter) is not None:
-                self._before = self._gradients()
+                self._grads_before = self._gradients()
                 return
-        self._before = None
+        self._grads_before = None
 
     def _gradients(self) -> list[Any]:
         """Tell gradients that a backward reaches from those before it, in less time than hooks on the parameters."""
@@ -122,8 +122,8 @@ class Synced:
     def ended(self) -> None:
         """A backward of the script has ended."""
         is_reached = False
-        if self._before is not None:
-            is_reached = self._gradients() != self._before
+        if self._grads_before is not None:
+            is_reached = self._gradients() != self._grads_before
             self._kept_grads = []
         else:
             for parameter in self._watched:
@@ -147,7 +147,7 @@ class Synced:
             return
         self.has_pending_gradients = False
         self._world.ledger.late += 1
-        for part in in_parts(self.dense):
+        for part in in_buckets(self.dense):
             average_flat(part, self._world)
         average_sparse(self.sparse, self._world)
 

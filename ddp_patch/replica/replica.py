@@ -104,7 +104,7 @@ class Replica:
         """Let DDP go: an instance alive when the interpreter exits aborts the process (torch 2.13)."""
         if self.sync is not None:
             self._backwards.remove(self.sync, settle)
-            self.sync.let_go()
+            self.sync.release_graph()
         self._ddp = None
         self.sync = self._fitting = None
 
@@ -200,7 +200,7 @@ class Replica:
                 self._ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)  # type: ignore[attr-defined]
         self.sync = GradientSync(dense, sparse, self._ddp, self._world, self._schedule, flags)
         if self._ddp is not None and flags is not None and flags.parameter is None:
-            compress(options.comm_hook, self._ddp, self.sync.bucket_left, after)
+            compress(options.comm_hook, self._ddp, self.sync.note_bucket_sent, after)
         self._backwards.add(self.sync)
 
 
