@@ -10,12 +10,12 @@ from typing import Any
 
 from torch import nn
 
-from .calls import written
+from .calls import unwrap_compiled
 
 
 def argument_names(module: nn.Module, count: int) -> list[str]:
     """Names of a forward's positional arguments, as the script's author wrote them."""
-    forward = written(module).forward
+    forward = unwrap_compiled(module).forward
     names = _positional(getattr(forward, "__func__", forward))
     names = names[1:] if hasattr(forward, "__func__") else names
     return [names[i] if i < len(names) else f"argument {i}" for i in range(count)]

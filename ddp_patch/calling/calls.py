@@ -24,7 +24,7 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     dim: int | None = None  # the batch dimension that ``nn.DataParallel(dim=...)`` names
-    vector: bool = False  # 0-dim outputs are per rank, as DataParallel has them per device
+    gathers_scalars: bool = False  # 0-dim outputs are per rank, as DataParallel has them per device
 
     @functools.cached_property
     def leaves(self) -> list[tuple[str, Any]]:
@@ -35,12 +35,12 @@ class Call:
         """Let torch do it."""
         return self.run(*self.args, **self.kwargs)
 
-    def of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    def with_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """The same call with other arguments."""
         return dataclasses.replace(self, args=args, kwargs=kwargs)
 
 
-def written(module: nn.Module) -> nn.Module:
+def unwrap_compiled(module: nn.Module) -> nn.Module:
     """The module that the script's author wrote, also where ``torch.compile(module)`` gave another one for it."""
     inner: nn.Module = getattr(module, "_orig_mod", module)  # torch 2.13
     return inner

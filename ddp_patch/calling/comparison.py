@@ -23,15 +23,17 @@ _HALF = 1e-4  # below the precision of float16 and bfloat16
 Dims = Mapping[str, RowPlacement | None]  # of outputs, by path; None for what every rank has whole
 
 
-def compare(ours: Any, whole: Any, rows: RowRuns, vector: bool = False, closely: bool = False) -> Dims | None:
+def compare(
+    ours: Any, whole: Any, rows: RowRuns, gathers_scalars: bool = False, is_strict: bool = False
+) -> Dims | None:
     """Compare what a module gave for some rows with what it gave for the whole batch, without communication.
 
     Args:
         ours: for some rows.
         whole: for all of them.
-        rows: which.
-        vector: 0-dim outputs are per rank by contract.
-        closely: kernels got the same rows in both, so that nothing but the forward's own arithmetic differs.
+        rows: which of all rows these are.
+        gathers_scalars: 0-dim outputs are per rank by contract.
+        is_strict: kernels got the same rows in both, so that nothing but the forward's own arithmetic differs.
 
     Returns:
         where each tensor has its rows, by path (None: the same on both), or None if the rows are not independent.
@@ -46,11 +48,11 @@ def compare(ours: Any, whole: Any, rows: RowRuns, vector: bool = False, closely:
                 return None
             continue
         if isinstance(left, PendingTensor) and isinstance(right, PendingTensor):
-            if not close(left.part, right.part, closely):  # of the same rows
+            if not close(left.part, right.part, is_strict):  # of the same rows
                 return None
             dims[path] = None
             continue
-        if left.dim() == 0 == right.dim() and vector:
+        if left.dim() == 0 == right.dim() and gathers_scalars:
             dims[path] = RowPlacement(0)
             continue
         # The rows are fewer than all rows, so the dimension in which the shapes differ is the batch's.
@@ -66,21 +68,21 @@ def compare(ours: Any, whole: Any, rows: RowRuns, vector: bool = False, closely:
             if rest or right.shape[dim] != size * rows.total:
                 return None
             places = [RowPlacement(dim, size), RowPlacement(dim, 1, size)][: 1 + (size > 1)]
-            dims[path] = next((place for place in places if _is_there(place, left, right, rows, closely)), None)
+            dims[path] = next((place for place in places if _is_there(place, left, right, rows, is_strict)), None)
             if dims[path] is None:
                 return None
-        elif isinstance(right, BatchTensor) or not close(left, right, closely):
+        elif isinstance(right, BatchTensor) or not close(left, right, is_strict):
             return None
     return dims
 
 
-def _is_there(place: RowPlacement, left: Tensor, right: Tensor, rows: RowRuns, closely: bool) -> bool:
+def _is_there(place: RowPlacement, left: Tensor, right: Tensor, rows: RowRuns, is_strict: bool) -> bool:
     """Tell whether a result has its rows in a place."""
     its = rows.at(place)
     if not isinstance(right, BatchTensor):
-        return close(left, its.of(right, place.dim), closely)
+        return close(left, its.of(right, place.dim), is_strict)
     is_dealt = right._layout.dim == place.dim and right._layout.rows(World.get().rank) == its
-    return is_dealt and close(left, to_local(right), closely)
+    return is_dealt and close(left, to_local(right), is_strict)
 
 
 def same_value(left: Any, right: Any, depth: int = 3) -> bool:
@@ -107,23 +109,23 @@ def _holds_rows(left: Any, right: Any, depth: int) -> bool:
     return any(_holds_rows(value, theirs.get(name), depth - 1) for name, value in vars(left).items())
 
 
-def close(left: Tensor, right: Tensor, closely: bool = False) -> bool:
+def close(left: Tensor, right: Tensor, is_strict: bool = False) -> bool:
     """Equal up to what another batch size does to a kernel's rounding; mixing rows changes far more.
 
     Args:
         left: some values.
         right: others.
-        closely: no kernel got another batch size.
+        is_strict: no kernel got another batch size.
     """
     if left.shape != right.shape or left.layout is not right.layout:
         return False
     if left.layout is not torch.strided:
-        return all(map(close, strided(left), strided(right), itertools.repeat(closely)))
+        return all(map(close, strided(left), strided(right), itertools.repeat(is_strict)))
     if not (left.is_floating_point() or left.is_complex()):
         return torch.equal(left, right)
     usual = usual_size(right)
     eps = torch.finfo(left.dtype).eps
-    precision = eps * (32 if eps < _HALF else 2) if closely else eps**0.5
+    precision = eps * (32 if eps < _HALF else 2) if is_strict else eps**0.5
     return all(  # they may be logits
         map(_are_close, pieces(left), pieces(right), itertools.repeat(usual), itertools.repeat(precision))
     )

@@ -20,7 +20,7 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..structure import leaves, map_leaves
 from .argument_names import argument_names
-from .calls import Call, written
+from .calls import Call, unwrap_compiled
 from .items import row_count_of_lists
 
 
@@ -146,8 +146,9 @@ def _ambiguity(name: str, leaf: Tensor, rows: int, dims: set[int], call: Call) -
     fitting = [dim for dim, size in enumerate(leaf.shape) if size == rows]
     if len(fitting) < 2 or dims.isdisjoint(fitting):
         return ""
+    kind = type(unwrap_compiled(call.module)).__name__
     return (
-        f"{type(written(call.module)).__name__}: dimensions {' and '.join(map(str, fitting))} of {name!r}, shape "
+        f"{kind}: dimensions {' and '.join(map(str, fitting))} of {name!r}, shape "
         f"{tuple(leaf.shape)}, equal the batch size {rows}, so the batch dimension cannot be told. "
         f"Write ddp_patch.enable(batch_dims={{{name!r}: None}}) if it is not a batch, or its dimension if it is."
     )

@@ -55,7 +55,7 @@ class HookCensus:
 
             def forward(*args: Any, **kwargs: Any) -> Any:
                 with parts.placed(True, before), compiled.stance(stance):
-                    return inner(call.of(args, kwargs))
+                    return inner(call.with_arguments(args, kwargs))
 
             self._between[id(call.module)] = parts
             try:

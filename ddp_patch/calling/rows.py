@@ -67,7 +67,7 @@ def as_batches(args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> A
 
 
 @contextmanager
-def writing_back(
+def copying_writes_back(
     args: tuple[Any, ...], kwargs: dict[str, Any], batches: Arguments, wrote: list[Tensor]
 ) -> Iterator[None]:
     """Surround a forward, and give the script's plain tensors what it writes to the batches that stand for them.
@@ -93,7 +93,7 @@ def writing_back(
             wrote.append(leaf)
 
 
-def leave(module: nn.Module, outputs: Any, entry: Entry, dims: Dims, vector: bool = False) -> Any:
+def wrap_outputs(module: nn.Module, outputs: Any, entry: Entry, dims: Dims, gathers_scalars: bool = False) -> Any:
     """Make batches of a forward's outputs.
 
     Args:
@@ -101,7 +101,7 @@ def leave(module: nn.Module, outputs: Any, entry: Entry, dims: Dims, vector: boo
         outputs: what its forward returned for this rank's rows.
         entry: how it was entered.
         dims: where each output has its rows, by path, as was seen; None for what every rank has whole.
-        vector: give a 0-dim output back as one value per rank, as ``nn.DataParallel`` does per device.
+        gathers_scalars: give a 0-dim output back as one value per rank, as ``nn.DataParallel`` does per device.
 
     Raises:
         BatchError: for an output that the trial did not see.
@@ -124,7 +124,7 @@ def leave(module: nn.Module, outputs: Any, entry: Entry, dims: Dims, vector: boo
         place = dims.get(path, default)
         if place is None:
             return leaf
-        if leaf.dim() == 0 and vector:
+        if leaf.dim() == 0 and gathers_scalars:
             return all_gather(leaf.reshape(1), Layout((1,) * len(layout.counts), 0, len(layout.counts)))
         if place.dim < leaf.dim() and leaf.shape[place.dim] == count * place.size:
             return BatchTensor.from_local(leaf, place.of(layout))

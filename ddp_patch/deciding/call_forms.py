@@ -30,10 +30,10 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class First:
+class FirstCall:
     """What became of a call whose form was not seen before."""
 
-    ran: bool  # it was computed, on batches
+    has_run: bool  # it was computed, on batches
     result: Any
     entry: Entry
     decision: SplitDecision
@@ -51,9 +51,9 @@ class Forms:
         """Start with none."""
         self.entries: dict[Any, Form] = {}
         self.is_passed_over = False  # the form that was asked for last
-        self.passing: SplitDecision | None = None  # on such forms
+        self.decision_when_passed_over: SplitDecision | None = None  # on the forms that are passed over
         self.rebound: set[Any] = set()  # forms whose forward put other things somewhere, that are alike: once, perhaps
-        self.fail_on_batches = False  # one of them did, and all are of one forward
+        self.has_failed_on_batches = False  # one of them did, and all are of one forward
         self._streak = 0
         self._kinds: dict[Any, int] = {}  # forms but for their numbers, and the step in which they came first
         self._passed: deque[tuple[Any, int]] = deque(maxlen=16)  # forms that were passed over, and in which step
@@ -65,7 +65,7 @@ class Forms:
             self._streak, self.is_passed_over = 0, False
         return found
 
-    def passes(self, form: Any, kind: Callable[[Any], Any], step: int) -> bool:
+    def should_pass_over(self, form: Any, kind: Callable[[Any], Any], step: int) -> bool:
         """Tell whether a form that is not known is passed over.
 
         Args:

@@ -22,7 +22,7 @@ from ..calling.census import Census, ModuleContents
 from ..calling.entry import Entry, enter
 from ..structure import leaves
 from .agreed import agreed
-from .call_forms import First, Form, Forms
+from .call_forms import FirstCall, Form, Forms
 from .dimensions import Dimensions, WorkCounter
 from .fingerprint import Fingerprints
 from .observed_call import ObservedCall
@@ -73,15 +73,15 @@ class SplitDecisions:
         arguments = self.fingerprints.of_arguments(call, entry)
         is_single = min(entry.layout.counts) == 1  # which forwards squeeze, or treat as a case of its own
         is_joined = bool(entry.layout.pieces)  # so that neighbours of a rank's rows may be no neighbours
-        return state, arguments, torch.is_grad_enabled(), call.vector, is_single, is_joined, entry.layout.dim
+        return state, arguments, torch.is_grad_enabled(), call.gathers_scalars, is_single, is_joined, entry.layout.dim
 
     def lookup(self, call: Call, entry: Entry, form: Any) -> SplitDecision | None:
         """Give the decision on calls of a form, if there is one."""
         forms = self._of(call.module)
         stored = forms.get(form)
         if stored is None:
-            passes = forms.passes(form, self.fingerprints.without_numbers, self._world.ledger.steps)
-            return forms.passing if passes else None
+            passes = forms.should_pass_over(form, self.fingerprints.without_numbers, self._world.ledger.steps)
+            return forms.decision_when_passed_over if passes else None
         if stored.holds_for_all_sizes:
             return stored.decision
         return stored.by_sizes.get(self._sizes(call, entry, stored))
@@ -97,27 +97,27 @@ class SplitDecisions:
         """Compute calls of a form on batches from now on. Every rank comes here at the same call."""
         decision = SplitDecision(CallMode.BATCHES, why)
         self._of(call.module).entries[form] = Form(decision, {}, holds_for_all_sizes=True)
-        self._not_split(call.module, decision)
+        self._report_not_split(call.module, decision)
 
     def forget(self, call: Call, form: Any) -> None:
         """Forget what was decided on a form whose first call raised an error of the script's own."""
         forms = self._of(call.module)
         forms.entries.pop(form, None)
-        forms.fail_on_batches = any(stored.decision.how is CallMode.WHOLE for stored in forms.entries.values())
+        forms.has_failed_on_batches = any(stored.decision.how is CallMode.WHOLE for stored in forms.entries.values())
 
-    def first(self, call: Call, entry: Entry, form: Any, rows: int | None) -> First:
+    def first(self, call: Call, entry: Entry, form: Any, rows: int | None) -> FirstCall:
         """Compute a call of a new form on batches if that can be done, and give the decision on its form."""
         forms = self._of(call.module)
         if forms.is_passed_over:
             what = forms.difference(form) or self.fingerprints.changed_last(call.module)
             why = f"{what} changes from call to call. A tensor may change: torch.tensor(0.5)"
-            how = CallMode.WHOLE if forms.fail_on_batches else CallMode.BATCHES
-            decision = forms.passing = SplitDecision(how, why)
+            how = CallMode.WHOLE if forms.has_failed_on_batches else CallMode.BATCHES
+            decision = forms.decision_when_passed_over = SplitDecision(how, why)
             if how is CallMode.BATCHES:
                 self._world.ledger.on_batches.setdefault(described(call.module), why)
-            return First(False, None, entry, decision)
-        if call.vector:
-            return self._tried(call, entry, rows)
+            return FirstCall(False, None, entry, decision)
+        if call.gathers_scalars:
+            return self._decide_by_few_rows(call, entry, rows)
         stored = forms.entries.get(form)  # for other sizes
         is_to_be_tried = stored is None or (stored.is_size_dependent and _size_key(entry) not in stored.totals)
         layers = self._census.of(call.module).layers
@@ -132,8 +132,8 @@ class SplitDecisions:
                 self._world.check_all_failed(error, f"the first call of {described(call.module)}")
             # Batches are refused, or what nothing is known of got too many rows. Rows may do, or it is raised again.
             error.__traceback__ = error.__context__ = None  # which keep activations
-            forms.fail_on_batches = True
-            return self._tried(call, entry, rows, CallMode.WHOLE, observed.before)
+            forms.has_failed_on_batches = True
+            return self._decide_by_few_rows(call, entry, rows, CallMode.WHOLE, observed.before)
         with observed.kept.as_before():
             is_alike = self.fingerprints.of(call.module, self._census.of(call.module))[1] == form[0][1]
             # It bound something outside anew, as a first call may: the next one of this form is looked at once more.
@@ -151,18 +151,18 @@ class SplitDecisions:
         elif any(has_rebound for _, has_rebound in answers):
             forms.rebound.add(form)
         else:
-            self._settle(call, form, decision, entry, observed.seen.is_size_dependent)
+            self._store(call, form, decision, entry, observed.seen.is_size_dependent)
         if entry.is_scripts_own and call.dim is None:
             entries = sum(
                 leaf.numel() for _, leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)
             )
             by_number = work.done / max(1, entries)
             self._dimensions.note_work(call.module, entry, decision, by_number, lambda: self.enter(call, rows, True))
-        return First(True, result, entry, decision)
+        return FirstCall(True, result, entry, decision)
 
-    def _tried(
+    def _decide_by_few_rows(
         self, call: Call, entry: Entry, rows: int | None, other: CallMode = CallMode.BATCHES, before: Any = None
-    ) -> First:
+    ) -> FirstCall:
         """Give the decision on a few rows against half of them, tried on copies, and how the call is entered.
 
         Args:
@@ -182,14 +182,14 @@ class SplitDecisions:
             entry, decision = again, trial.decide(again)
         form = self.form(call, entry, contents)
         if decision.is_size_dependent:
-            self._settle(call, form, decision, entry, is_size_dependent=True)
-            return First(False, None, entry, decision)
+            self._store(call, form, decision, entry, is_size_dependent=True)
+            return FirstCall(False, None, entry, decision)
         self._of(call.module).entries[form] = Form(decision, {}, holds_for_all_sizes=True)
         if decision.how is not CallMode.ROWS:
-            self._not_split(call.module, decision)
-        return First(False, None, entry, decision)
+            self._report_not_split(call.module, decision)
+        return FirstCall(False, None, entry, decision)
 
-    def _settle(self, call: Call, form: Any, decision: SplitDecision, entry: Entry, is_size_dependent: bool) -> None:
+    def _store(self, call: Call, form: Any, decision: SplitDecision, entry: Entry, is_size_dependent: bool) -> None:
         stored = self._of(call.module).entries.setdefault(form, Form(decision, {}, False))
         if is_size_dependent and not stored.is_size_dependent:
             stored.is_size_dependent = True
@@ -197,9 +197,9 @@ class SplitDecisions:
         stored.totals.add(_size_key(entry))
         stored.by_sizes[self._sizes(call, entry, stored)] = decision
         if decision.how is not CallMode.ROWS:
-            self._not_split(call.module, decision)
+            self._report_not_split(call.module, decision)
 
-    def _not_split(self, module: nn.Module, decision: SplitDecision) -> None:
+    def _report_not_split(self, module: nn.Module, decision: SplitDecision) -> None:
         ledger = self._world.ledger
         (ledger.on_whole if decision.how is CallMode.WHOLE else ledger.on_batches)[described(module)] = decision.reason
 

@@ -18,14 +18,14 @@ from ..calling.call_mode import CallMode
 from ..calling.calls import Call
 from ..calling.entry import Entry
 from ..calling.kept_attributes import KeptAttributes, left_by
-from ..calling.rows import as_batches, detached, writing_back
+from ..calling.rows import as_batches, copying_writes_back, detached
 from ..structure import leaves, map_leaves
 from .agreed import muted
 from .arguments import SavedArguments
 from .fingerprint import Fingerprints
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED
 from .observing import completed_by, observation, observed, restored_if_it_fails, untouched
-from .trial_verdict import SplitDecision, judge
+from .trial_verdict import SplitDecision, decide_by_trial
 
 
 class ObservedCall:
@@ -81,7 +81,7 @@ class ObservedCall:
         args, kwargs = arguments
         batches = [(leaf, sys.getrefcount(leaf)) for _, leaf in leaves(arguments) if isinstance(leaf, BatchTensor)]
         with (
-            writing_back(call.args, call.kwargs, arguments, self._wrote),
+            copying_writes_back(call.args, call.kwargs, arguments, self._wrote),
             restored_if_it_fails(self._layers, self.seen, self._generators, self._saved_arguments),
             observed(self._world, self.seen),
             counting,
@@ -121,7 +121,9 @@ class ObservedCall:
         containers, kept = self._saved_arguments.containers, self.kept.places
         withheld = KeptAttributes(self._layers, kept).taken()
         with muted(self._world), untouched(self._layers), containers.as_before(), withheld:
-            decision = judge(self._call.module, *self._copies, rows, seen, generators=self._generators, kept=kept)
+            decision = decide_by_trial(
+                self._call.module, *self._copies, rows, seen, generators=self._generators, kept=kept
+            )
         if self.before.was_written_to():  # the trial did it, which the call did not: maybe on this rank alone
             self.before.put_back()
             return SplitDecision(CallMode.BATCHES, ". ".join(CHANGES_OUTSIDE))

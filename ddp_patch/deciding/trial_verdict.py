@@ -44,25 +44,25 @@ class SplitDecision:
     is_size_dependent: bool = False  # its forward was seen to ask how large the batch is
 
 
-def judge(
+def decide_by_trial(
     module: nn.Module,
     whole: Arguments,
     rows: Arguments,
-    which: RowRuns,
+    row_runs: RowRuns,
     seen: Observation | None = None,
-    vector: bool = False,
+    gathers_scalars: bool = False,
     generators: Sequence[Any] = (),
     kept: Sequence[Place] = (),
 ) -> SplitDecision:
-    """Try a module, and judge how it may be computed, as far as this rank's rows tell.
+    """Try a module, and decide how it may be computed, as far as this rank's rows tell.
 
     Args:
         module: the module that was called.
         whole: arguments of a call, as batches, or of a few rows on every rank.
         rows: some rows of the same.
-        which: of all rows.
+        row_runs: which of all rows these are.
         seen: the call, as it was observed on batches; None if it could not be.
-        vector: 0-dim outputs are per rank by contract, as ``nn.DataParallel`` has them per device.
+        gathers_scalars: 0-dim outputs are per rank by contract, as ``nn.DataParallel`` has them per device.
         generators: of the script's own that it may draw from.
         kept: attributes that it leaves batches in.
 
@@ -76,12 +76,12 @@ def judge(
         return SplitDecision(CallMode.WHOLE if is_needed else CallMode.BATCHES, str(error))
     # What is computed with the number of rows in Python may be small beside the rest. A function that nothing is known
     # of gets the whole batch, which its kernel may round otherwise.
-    closely = seen is not None and seen.is_size_dependent and not seen.unknown_functions
+    is_strict = seen is not None and seen.is_size_dependent and not seen.unknown_functions
     dims: Dims | None = None
-    why = _done_beside(run, which)
+    why = _describe_side_effects(run, row_runs)
     if not why:
-        dims, why = _compared(module, run, which, vector, closely)
-    if not why and seen is None and _trains_others(run.rows):
+        dims, why = _locate_rows(module, run, row_runs, gathers_scalars, is_strict)
+    if not why and seen is None and _trains_other_tensors(run.rows):
         why = (
             "a tensor that is no parameter of the module is trained with it. Make it a parameter of the module, or "
             "detach it if nothing trains it"
@@ -90,13 +90,13 @@ def judge(
         why = "its forward keeps values of the batch on the module. Return them instead"
     if why or dims is None:
         return SplitDecision(CallMode.BATCHES, why)
-    is_size_dependent = run.rows.trial.is_size_dependent and not vector
+    is_size_dependent = run.rows.trial.is_size_dependent and not gathers_scalars
     return SplitDecision(
         CallMode.ROWS, "its rows were seen to be independent", dims, is_size_dependent=is_size_dependent
     )
 
 
-def _done_beside(run: TrialRun, which: RowRuns) -> str:
+def _describe_side_effects(run: TrialRun, row_runs: RowRuns) -> str:
     """Say what a forward does beside computing its outputs that rows would have it do otherwise; nothing if nothing."""
     trial = run.rows.trial
     if run.rows.said != run.whole.said:
@@ -119,7 +119,7 @@ def _done_beside(run: TrialRun, which: RowRuns) -> str:
             f"its forward draws numbers that are not of the batch, and every rank would have its own, at {beside}. "
             f"{DRAW_OUTSIDE}"
         )
-    if not _are_of_all(run.whole.normed, run.rows.normed, which):
+    if not _are_norm_inputs_alike(run.whole.normed, run.rows.normed, row_runs):
         return (
             "its norms see parts of the batch at a time, and other parts of this rank's rows. Give a norm all rows "
             "where it may have them"
@@ -132,12 +132,18 @@ def _done_beside(run: TrialRun, which: RowRuns) -> str:
     return ""
 
 
-def _compared(module: nn.Module, run: TrialRun, which: RowRuns, vector: bool, closely: bool) -> tuple[Dims | None, str]:
+def _locate_rows(
+    module: nn.Module, run: TrialRun, row_runs: RowRuns, gathers_scalars: bool, is_strict: bool
+) -> tuple[Dims | None, str]:
     """Tell where outputs have their rows, or why they are not those of the whole."""
     try:
         with torch.no_grad():
-            are_alike = all(close(*parts, closely) for parts in run.parts)
-            dims = compare(run.rows.outputs, run.whole.outputs, which, vector, closely) if are_alike else None
+            are_alike = all(close(*parts, is_strict) for parts in run.parts)
+            dims = (
+                compare(run.rows.outputs, run.whole.outputs, row_runs, gathers_scalars, is_strict)
+                if are_alike
+                else None
+            )
     except Exception as error:  # a kind of tensor for which torch has not all functions
         if is_of_machine(error):
             raise
@@ -151,17 +157,17 @@ def _compared(module: nn.Module, run: TrialRun, which: RowRuns, vector: bool, cl
     return None, _OTHER_ROWS
 
 
-def _are_of_all(whole: Sequence[NormInput], rows: Sequence[NormInput], which: RowRuns) -> bool:
+def _are_norm_inputs_alike(whole: Sequence[NormInput], rows: Sequence[NormInput], row_runs: RowRuns) -> bool:
     """Tell whether norms, which rest in trials, were each time given something of all rows, and of these rows alike."""
     return len(whole) == len(rows) and all(
         one.layer == other.layer
-        and one.entries % which.total == 0
-        and one.entries * which.count == other.entries * which.total
+        and one.entries % row_runs.total == 0
+        and one.entries * row_runs.count == other.entries * row_runs.total
         for one, other in zip(whole, rows, strict=True)
     )
 
 
-def _trains_others(side: Side) -> bool:
+def _trains_other_tensors(side: Side) -> bool:
     """Tell whether gradients of outputs reach other leaves than a module's parameters and its arguments."""
     trained = {id(leaf) for leaf in (*side.module.parameters(), *(leaf for _, leaf in leaves(side.inputs)))}
     roots = [leaf.grad_fn for _, leaf in leaves(side.outputs) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]

@@ -16,7 +16,7 @@ from .fingerprint import Fingerprints
 from .observing import of_few_rows, untouched
 from .state_snapshot import StateSnapshot
 from .trial_run import is_of_machine
-from .trial_verdict import SplitDecision, judge
+from .trial_verdict import SplitDecision, decide_by_trial
 
 _ROWS_TRIED = 4
 
@@ -91,5 +91,7 @@ class Unobserved:
         before = guards.noted(self._call.leaves)
         generators = self._fingerprints.generators(self._call)
         with muted(self._world), untouched(self._contents.layers):
-            decision = judge(self._call.module, whole, part, rows, vector=self._call.vector, generators=generators)
+            decision = decide_by_trial(
+                self._call.module, whole, part, rows, gathers_scalars=self._call.gathers_scalars, generators=generators
+            )
         return decision.how, of_few_rows(decision, guards, before, self._other, self._before or before)

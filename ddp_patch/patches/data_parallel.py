@@ -96,23 +96,27 @@ def _functional(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
         if session.replicas.forwards.is_bypassed or is_of_one_rank(session.world, module):
             return module(*positional, **keywords)
         _note_fewer("nn.parallel.data_parallel", device_ids, session.world)
-        vector = session.job.device.type != "cpu" and _count(device_ids) != 1 and session.job.place.visible > 1
-        result = _run(session, module, positional, keywords, dim, vector, "called through nn.parallel.data_parallel")
-        return _to_host(result) if output_device == _TO_CPU and vector else result
+        gathers_scalars = session.job.device.type != "cpu" and _count(device_ids) != 1 and session.job.place.visible > 1
+        result = _run(
+            session, module, positional, keywords, dim, gathers_scalars, "called through nn.parallel.data_parallel"
+        )
+        return _to_host(result) if output_device == _TO_CPU and gathers_scalars else result
 
     return bind(*args, **kwargs)
 
 
-def _run(session: Session, module: nn.Module, args: Args, kwargs: Kwargs, dim: int, vector: bool, why: str) -> Any:
+def _run(
+    session: Session, module: nn.Module, args: Args, kwargs: Kwargs, dim: int, gathers_scalars: bool, why: str
+) -> Any:
     if session.job.device.type != "cpu":  # DataParallel takes inputs from any device
         args, kwargs = session.device_map.bring((args, kwargs))
     if session.replicas.registry.of(module) is None:
         session.replicas.registry.make(module, why)
     call = Call(module, functools.partial(original_class(module).__call__, module), args, kwargs, dim)
-    if not vector:
+    if not gathers_scalars:
         return session.replicas.call(call)
     session.scalars.learn(module, args, kwargs, dim)
-    result = session.replicas.call(dataclasses.replace(call, vector=True))
+    result = session.replicas.call(dataclasses.replace(call, gathers_scalars=True))
     return session.scalars.as_vectors(module, result, *batch_of(args, kwargs, dim))
 
 

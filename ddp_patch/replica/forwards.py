@@ -24,7 +24,7 @@ from ..calling.entry import Entry, plain_targets
 from ..calling.kept_attributes import KeptAttributes
 from ..calling.per_rank_generators import PerRankGenerators
 from ..calling.recall import Recall
-from ..calling.rows import as_batches, leave, whole_arguments, writing_back
+from ..calling.rows import as_batches, copying_writes_back, whole_arguments, wrap_outputs
 from ..deciding.trial_verdict import SplitDecision
 from ..errors import BatchError, DdpPatchError
 from ..gradients.graphs import comes_from
@@ -121,7 +121,8 @@ class Forwards:
         try:
             if replica is not None:  # before they are batches: a rank's own tensors are hooked at once
                 outputs = replica.hook_outputs(outputs, entry.leaves)
-            return containers.write_back(kept.written(leave(call.module, outputs, entry, decision.dims, call.vector)))
+            outputs = wrap_outputs(call.module, outputs, entry, decision.dims, call.gathers_scalars)
+            return containers.write_back(kept.written(outputs))
         except Exception as error:  # the shapes of this rank's rows may tell what those of others do not
             self._world.check_all_failed(error, f"the outputs of call {self.call_count} of {described(call.module)}")
             raise
@@ -167,8 +168,8 @@ class Forwards:
         """Run a forward as written, on batches."""
         batches = as_batches(call.args, call.kwargs, entry)
         containers = Containers((call.args, call.kwargs), batches)
-        with writing_back(call.args, call.kwargs, batches, []):
-            return containers.write_back(containers.with_writes(call.of(*batches).as_written()))
+        with copying_writes_back(call.args, call.kwargs, batches, []):
+            return containers.write_back(containers.with_writes(call.with_arguments(*batches).as_written()))
 
     def on_whole(self, call: Call, is_first: bool = False) -> Any:
         """Run a forward as written, on plain tensors of all rows.

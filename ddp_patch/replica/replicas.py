@@ -24,7 +24,7 @@ from ..calling.passed_over import is_let_pass, is_rewritten
 from ..calling.per_rank_generators import PerRankGenerators
 from ..calling.recall import Recall
 from ..calling.redirects import Redirects, but_of_one_rank, is_of_one_rank
-from ..deciding.call_forms import First
+from ..deciding.call_forms import FirstCall
 from ..deciding.decisions import SplitDecisions
 from ..deciding.trial_verdict import SplitDecision
 from ..errors import DdpPatchError
@@ -180,7 +180,7 @@ class Replicas:
         is_first = how is None and decision is None
         if is_first:
             first = self._first(call, entry, form)
-            if first.ran:
+            if first.has_run:
                 return first.result, False
             entry, decision = first.entry, first.decision
         if how is None:
@@ -201,11 +201,11 @@ class Replicas:
                 return self.forwards.on_batches(call, entry), False
         result = self.forwards.on_rows(call, entry, decision or _SEEN_ELSEWHERE, contents, replica)
         if result is not REQUIRES_FULLGRAPH:
-            return result, not call.vector
+            return result, not call.gathers_scalars
         self.decisions.withdraw(call, form, "torch.compile(fullgraph=True) lets no ranks meet in its forward")
         return self.forwards.on_batches_with_interception(call, entry), False
 
-    def _first(self, call: Call, entry: Entry, form: Any) -> First:
+    def _first(self, call: Call, entry: Entry, form: Any) -> FirstCall:
         self._news = True
         self.forwards.call_count += 1
         try:
@@ -218,7 +218,7 @@ class Replicas:
             raise
         if first.decision.how is CallMode.ROWS:
             self._look_at(call.module)
-        if first.ran:
+        if first.has_run:
             if first.decision.how is CallMode.ROWS:
                 self._world.ledger.rows[first.entry.layout.counts[self._world.rank]] += 1
             self.recall.note(call.module, CallMode.OBSERVED)
