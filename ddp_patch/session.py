@@ -232,7 +232,7 @@ class Session(Once):
         for undo in self._take_back:
             undo()
         World.current = None
-        aliases.forget()
+        aliases.release_all()
         del self.world.group  # see Job.close
         # At the end of the program nobody misses what a library has put in our places meanwhile.
         with contextlib.nullcontext() if goes_on else contextlib.suppress(PatchError):

@@ -34,7 +34,7 @@ def _references(entry: _Kept) -> int:
 
 
 _OURS = _references(_Kept(Tensor()))  # type: ignore[arg-type]
-MOST_UNCLEAR = 64  # batches that nobody looks at, and of which it is not known what was written last
+MOST_UNDECIDED = 64  # batches that nobody looks at, and of which it is not known what was written last
 _kept: list[_Kept] = []
 
 EXPORTS = {"numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage", "share_memory_"}
@@ -46,14 +46,14 @@ _slices: list[weakref.ref[BatchTensor]] = []  # whose whole is a view of another
 _numpy: Any = Tensor.numpy
 
 
-def enter(batch: BatchTensor, rows: Tensor) -> None:
+def register(batch: BatchTensor, rows: Tensor) -> None:
     """Note that the script got memory of a batch's whole.
 
     Args:
         batch: that was gathered.
         rows: of this rank, of it.
     """
-    key = memory(rows)
+    key = storage_ptr(rows)
     holders = ALIASED.setdefault(key, [])
     if all(holder() is not batch for holder in holders):
         holders.append(weakref.ref(batch))
@@ -62,14 +62,14 @@ def enter(batch: BatchTensor, rows: Tensor) -> None:
     _hear_of_arrays()
 
 
-def enter_slice(batch: BatchTensor) -> None:
+def register_slice(batch: BatchTensor) -> None:
     """Note that a batch's whole is a view of another's."""
     _slices.append(weakref.ref(batch))
     weakref.finalize(batch, _let_slice_go).atexit = False
     _hear_of_arrays()
 
 
-def keep(batch: BatchTensor, parts: Any) -> None:
+def keep_alive(batch: BatchTensor, parts: Any) -> None:
     """Hold a batch as long as the script has memory of its whole, though it may be a view of another, and soon be gone.
 
     Args:
@@ -90,13 +90,13 @@ def _gone(references: dict[int, weakref.ref[Any]], key: int, leaf: weakref.ref[A
         del references[key]
 
 
-def temporary() -> list[BatchTensor]:
-    """Give batches that nobody holds but us."""
+def held_by_nobody_else() -> list[BatchTensor]:
+    """Give batches that this module alone keeps alive."""
     return [entry.batch for entry in _kept if _references(entry) == _OURS]
 
 
-def let_go() -> None:
-    """Stop holding batches that nobody else holds, and of whose wholes nobody has memory."""
+def release_unused() -> None:
+    """Let go of batches that nobody else holds, and of whose wholes nobody has memory."""
     _kept[:] = [entry for entry in _kept if _references(entry) != _OURS or _is_seen(entry)]
 
 
@@ -111,8 +111,8 @@ def _is_seen(entry: _Kept) -> bool:
     return entry.batch._whole is not None
 
 
-def forget() -> None:
-    """Hold nothing any more."""
+def release_all() -> None:
+    """Let go of all batches."""
     _kept.clear()
 
 
@@ -120,13 +120,13 @@ def holders_of(rows: Tensor | None) -> list[BatchTensor]:
     """Batches that share rows, and whose whole the script has memory of."""
     if not ALIASED or rows is None:
         return []
-    key = memory(rows)
+    key = storage_ptr(rows)
     found = [holder() for holder in ALIASED.get(key, [])]
     # One may look elsewhere by now (x.data = value), and the memory that it left be used again, on one rank alone.
-    return [batch for batch in found if batch is not None and batch._rows is not None and memory(batch._rows) == key]
+    return [its for its in found if its is not None and its._rows is not None and _lies_in(its._rows, key)]
 
 
-def may_wait(batch: BatchTensor) -> bool:
+def can_delay_copy(batch: BatchTensor) -> bool:
     """Tell whether what is written through a batch's whole need not reach its rows before somebody looks at them.
 
     Entry by entry (``x[i] = value``), all rows would be copied for each. Where others share the rows, the order of
@@ -143,23 +143,23 @@ def may_wait(batch: BatchTensor) -> bool:
 
 def holders_in(whole: Tensor) -> list[BatchTensor]:
     """Batches whose wholes lie in the same memory, and that the script has memory of; those with rows."""
-    key = memory(whole)
+    key = storage_ptr(whole)
     found = [holder() for holders in ALIASED.values() for holder in holders]
     return [its for its in found if its is not None and its._rows is not None and _lies_in(its._whole, key)]
 
 
 def _lies_in(whole: Tensor | None, key: int) -> bool:
-    return whole is not None and memory(whole) == key
+    return whole is not None and storage_ptr(whole) == key
 
 
-def has_all(batch: BatchTensor) -> bool:
-    """Tell whether a batch's whole is all of its memory."""
+def spans_its_storage(batch: BatchTensor) -> bool:
+    """Tell whether a batch's whole takes up all of its storage."""
     whole = batch._whole
     return whole is not None and whole.numel() * whole.element_size() == whole.untyped_storage().nbytes()
 
 
-def memory(tensor: Tensor) -> int:
-    """Name the memory that a tensor shares with its views."""
+def storage_ptr(tensor: Tensor) -> int:
+    """Give the address of the storage that a tensor shares with its views."""
     return tensor.untyped_storage().data_ptr()
 
 
@@ -187,11 +187,11 @@ def numpy(self: Tensor, *, force: bool = False) -> Any:
     """Give torch's array, and remember what wholes held that it shares memory with: its writes count no version."""
     array = _numpy(self, force=force)
     if not hasattr(self, "_is_slice"):  # a batch: its whole came by here
-        key = memory(self)
+        key = storage_ptr(self)
         for holder in [*_slices, *(holder for holders in ALIASED.values() for holder in holders)]:
             batch = holder()
             if batch is None or batch._whole is None or batch._whole_copy is not None:
                 continue
-            if memory(batch._whole) == key:
+            if storage_ptr(batch._whole) == key:
                 batch._whole_copy = batch._whole.detach().clone()
     return array

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import BatchError
 from . import aliases
-from .aliases import ALIASED, holders_of, may_wait, memory
+from .aliases import ALIASED, can_delay_copy, holders_of, storage_ptr
 from .crossings import all_gather, shard
 from .transforms import outside_transforms
 from .versions import is_same, node_of, note_write, version
@@ -45,7 +45,7 @@ def to_local(batch: BatchTensor) -> Tensor:
         with torch.inference_mode(whole.is_inference()), torch.set_grad_enabled(whole.requires_grad):
             rows = shard(whole, batch._layout)
             # A view would share the whole's version counter, and the two forms could no longer be told apart.
-            is_view = memory(rows) == memory(whole) if rows.is_inference() else rows._is_view()
+            is_view = storage_ptr(rows) == storage_ptr(whole) if rows.is_inference() else rows._is_view()
             batch._rows = rows.clone() if is_view else rows
         mark_in_sync(batch)
     return batch._rows
@@ -55,7 +55,7 @@ def full_tensor(batch: BatchTensor) -> Tensor:
     """The whole batch, gathered once and remembered until it changes."""
     if World.current is not None and World.current.observation is not None:
         World.current.observation.note_whole_batch_use()
-    if batch._rows is not None and version(batch._rows) == batch._rows_version and may_wait(batch):
+    if batch._rows is not None and version(batch._rows) == batch._rows_version and can_delay_copy(batch):
         return batch._whole  # type: ignore[return-value]
     if ALIASED or batch._whole_copy is not None:
         _propagate_writes(batch)
@@ -161,9 +161,9 @@ def _propagate_writes(batch: BatchTensor) -> None:
             "looked at again, and it is not known which was last. Take both of one: y = x.view(8, -1); y[0]; y[1]."
         )
     # What is unclear of a batch that nobody looks at is an error of who looks at what shares its rows.
-    unclear = [other for other in aliases.temporary() if not _try_to_propagate(other)]
-    del unclear[: -aliases.MOST_UNCLEAR]
-    aliases.let_go()
+    undecided = [other for other in aliases.held_by_nobody_else() if not _try_to_propagate(other)]
+    del undecided[: -aliases.MOST_UNDECIDED]
+    aliases.release_unused()
 
 
 def _try_to_propagate(batch: BatchTensor) -> bool:
@@ -186,17 +186,17 @@ def _propagate_by_rows(batch: BatchTensor, rows: Tensor) -> bool:
     for other in sorted(sharing, key=lambda other: other.forms[0].numel(), reverse=True):
         whole = _whole_if_written(other)
         if whole is not None:
-            written.setdefault(memory(whole), []).append(other)
+            written.setdefault(storage_ptr(whole), []).append(other)
     if len(written) != 1:
         return not written
     ((written_to, several),) = written.items()
     for other in several:
-        copy_whole_to_rows(other, is_copied=other is not several[0] and aliases.has_all(several[0]))
+        copy_whole_to_rows(other, is_copied=other is not several[0] and aliases.spans_its_storage(several[0]))
     for other in sharing:
         whole, local = other._whole, other._rows
         if whole is None or local is None or version(local) == other._rows_version:
             continue
-        if memory(whole) == written_to:
+        if storage_ptr(whole) == written_to:
             mark_in_sync(other)
         else:
             _copy_rows_to_whole(other)

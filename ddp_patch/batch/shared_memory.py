@@ -41,15 +41,15 @@ def mark_aliased(batch: BatchTensor, exported: Any = None) -> None:
     """
     if batch._whole is not None and batch._whole.is_inference() and batch._whole_copy is None:
         batch._whole_copy = batch._whole.clone()  # writes to inference tensors count no version
-    aliases.enter(batch, unsynced_rows(batch))
+    aliases.register(batch, unsynced_rows(batch))
     if exported is not None:
-        aliases.keep(batch, exported)
+        aliases.keep_alive(batch, exported)
 
 
 def look_through(batch: BatchTensor) -> None:
     """Note that a batch's whole is a view of another's: writes go through it, where all of them see it."""
     batch._is_slice = True
-    aliases.enter_slice(batch)
+    aliases.register_slice(batch)
     if batch._whole is not None and batch._whole.is_inference():
         mark_aliased(batch)
 

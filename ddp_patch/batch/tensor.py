@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
-from .aliases import ALIASED, EXPORTS, may_wait
+from .aliases import ALIASED, EXPORTS, can_delay_copy
 from .forms import copy_whole_to_rows, full_tensor, mark_in_sync
 from .layout import Layout
 from .likeness import LikeTensor
@@ -242,7 +242,7 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], deal: Cal
                     f"{function_name(func)} changed the shape of a batch in place from {tuple(batch.shape)} to "
                     f"{tuple(whole.shape)}. Write the form that returns a new tensor."
                 )
-            if not may_wait(batch):
+            if not can_delay_copy(batch):
                 copy_whole_to_rows(batch)
     for batch in batches:
         note_sharing(batch, result, getattr(func, "__name__", "") in EXPORTS)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..batch.aliases import memory
+from ..batch.aliases import storage_ptr
 from ..batch.names import writes_in_place
 from ..batch.pending_tensor import PendingTensor
 from ..batch.tensor import BatchTensor
@@ -62,7 +62,7 @@ class Tape:
             world: the ranks, which are not to meet.
             protected: plain tensors that are not to be written to.
         """
-        self.protected = {memory(tensor) for tensor in protected}
+        self.protected = {storage_ptr(tensor) for tensor in protected}
         self.calls: list[TapedCall] = []
         self.sums: list[TapedSum] = []
         self.is_whole = True  # false where something else happened than what is recorded
@@ -132,6 +132,7 @@ class _Below(TorchDispatchMode):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 value = args[at] if at < len(args) else kwargs.get(argument.name)
                 written = value if isinstance(value, (list, tuple)) else [value]
-                if any(isinstance(tensor, Tensor) and memory(tensor) in self._tape.protected for tensor in written):
+                keys = [storage_ptr(tensor) for tensor in written if isinstance(tensor, Tensor)]
+                if any(key in self._tape.protected for key in keys):
                     return True
         return False
