@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..batch.tensor import BatchTensor
-from ..calling.recall import Ran
+from ..calling.call_mode_replay import ModuleCallMode
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
 
@@ -70,7 +70,7 @@ def _again(session: Session, function: Callable[..., Any], keep_draws: bool) -> 
     position = replicas.forwards.position
     # Torch keeps the one in place.
     torch_states = replicas.generators.torch_states() if keep_draws and not replicas.forwards.computes_rows else None
-    decisions: list[Ran] | None = None
+    decisions: list[ModuleCallMode] | None = None
 
     def run(_: Tensor | None, *hidden: Any, **kwargs: Any) -> Any:
         nonlocal decisions
@@ -78,10 +78,10 @@ def _again(session: Session, function: Callable[..., Any], keep_draws: bool) -> 
         if decisions is None:
             decisions = []
             seen = world.observation
-            with replicas.recall.noting(decisions), nullcontext() if seen is None else seen.recomputed():
+            with replicas.replay.recording(decisions), nullcontext() if seen is None else seen.recomputed():
                 return function(*args, **kwargs)
         redrawn = replicas.generators.replayed(torch_states)
-        with replicas.forwards.at_position(position), redrawn, replicas.recall.giving(decisions):
+        with replicas.forwards.at_position(position), redrawn, replicas.replay.replaying(decisions):
             return function(*args, **kwargs)
 
     return run

@@ -56,11 +56,11 @@ class AppliedFunctions:
             args: for it. What can be written to, such as a list, would be written to by trials.
         """
         world, forwards = self._world, self._replicas.forwards
-        is_recalled = self._replicas.recall.is_on  # in the part of a backward that computes a forward again
+        is_replayed = self._replicas.replay.is_on  # in the part of a backward that computes a forward again
         if (
             world.observation is not None
             or forwards.is_bypassed
-            or (self._replicas.backwards.is_busy and not is_recalled)
+            or (self._replicas.backwards.is_busy and not is_replayed)
         ):
             return None
         if World.current is not world or world.skips_collectives or world.muted.get() or world.reading.get():

@@ -16,6 +16,7 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling import compiled
 from ..calling.call_mode import CallMode
+from ..calling.call_mode_replay import CallModeReplay
 from ..calling.calls import Call, described
 from ..calling.census import ModuleContents
 from ..calling.compiled import Compiling
@@ -23,7 +24,6 @@ from ..calling.containers import Containers
 from ..calling.entry import Entry, plain_targets
 from ..calling.kept_attributes import KeptAttributes
 from ..calling.per_rank_generators import PerRankGenerators
-from ..calling.recall import Recall
 from ..calling.rows import as_batches, copying_writes_back, whole_arguments, wrap_outputs
 from ..deciding.trial_verdict import SplitDecision
 from ..errors import BatchError, DdpPatchError
@@ -41,13 +41,13 @@ _MOST_NODES = 64  # of a graph that are looked at in every call
 class Forwards:
     """Carries out calls, and knows where among them this rank is."""
 
-    def __init__(self, world: World, generators: PerRankGenerators, recall: Recall, syncs_norms: bool) -> None:
+    def __init__(self, world: World, generators: PerRankGenerators, replay: CallModeReplay, syncs_norms: bool) -> None:
         """Start outside of any call.
 
         Args:
             world: the ranks.
             generators: that rows draw from on this rank.
-            recall: of how modules were computed.
+            replay: of how modules were computed.
             syncs_norms: the ranks meet in each BatchNorm.
         """
         self.computes_rows = False  # a module is computing this rank's rows
@@ -58,7 +58,7 @@ class Forwards:
         self.compiling: Compiling | None = None  # a compiled function runs on batches: what it calls is compiled
         self._world = world
         self._generators = generators
-        self._recall = recall
+        self._replay = replay
         self._syncs_norms = syncs_norms
 
     @property
@@ -198,11 +198,11 @@ class Forwards:
         Raises:
             BatchError: for this reason, if the script makes the call, not a model: it can say what it means.
         """
-        if not self.intercept_depth and not self._recall.is_on:
+        if not self.intercept_depth and not self._replay.is_on:
             raise BatchError(reason)
-        if self._recall.is_on:
-            self._recall.of(call.module)
-        self._recall.note(call.module, CallMode.OBSERVED)
+        if self._replay.is_on:
+            self._replay.next_mode_of(call.module)
+        self._replay.record(call.module, CallMode.OBSERVED)
         with self.without_interception():
             return call.as_written()
 

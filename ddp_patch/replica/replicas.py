@@ -17,12 +17,12 @@ from torch import nn
 from ..batch.world import World
 from ..calling import compiled, module_hooks
 from ..calling.call_mode import CallMode
+from ..calling.call_mode_replay import CallModeReplay
 from ..calling.calls import Call, described
 from ..calling.census import Census, ModuleContents
 from ..calling.entry import Entry
-from ..calling.passed_over import is_let_pass, is_rewritten
+from ..calling.passed_over import is_passed_over, is_under_transform
 from ..calling.per_rank_generators import PerRankGenerators
-from ..calling.recall import Recall
 from ..calling.redirects import Redirects, but_of_one_rank, is_of_one_rank
 from ..deciding.call_forms import FirstCall
 from ..deciding.decisions import SplitDecisions
@@ -55,8 +55,8 @@ class Replicas:
         self.hooks = module_hooks.HookCensus()
         self.census = Census()
         self.decisions = SplitDecisions(world, options.batch_dims, self.census)
-        self.recall = Recall()
-        self.forwards = Forwards(world, self.generators, self.recall, options.sync_batchnorm)
+        self.replay = CallModeReplay()
+        self.forwards = Forwards(world, self.generators, self.replay, options.sync_batchnorm)
         self._shares = Shares(world, self.forwards) if options.report else None
         self.watching = False  # every module call is looked at
         self.watch: Callable[[], None] = lambda: None  # begins to do so
@@ -99,21 +99,21 @@ class Replicas:
         is_inner = self.forwards.intercept_depth > 0
         if self.forwards.is_bypassed or call.module in self._redirects or not (self.discovering or is_inner):
             return False
-        if is_let_pass(call, is_inner, self.forwards.items):
+        if is_passed_over(call, is_inner, self.forwards.items):
             return False
         if not any(isinstance(leaf, torch.Tensor) for _, leaf in call.leaves):
             return False
         is_owner = not self.trained.ids().isdisjoint(map(id, call.module.parameters()))
-        return is_owner and not is_rewritten() and not is_of_one_rank(self._world, call.module)
+        return is_owner and not is_under_transform() and not is_of_one_rank(self._world, call.module)
 
     def is_at_work(self) -> bool:
         """Tell whether a call is part of a model's, of a backward, or of what is traced."""
-        return self.forwards.is_in_call or self.backwards.is_busy or self.recall.is_on or is_rewritten()
+        return self.forwards.is_in_call or self.backwards.is_busy or self.replay.is_on or is_under_transform()
 
     def call(self, call: Call) -> Any:
         """Carry out the call of a module."""
         self._world.one_thread.begins()
-        if self.forwards.is_bypassed or is_rewritten() or (self.backwards.is_busy and not self.recall.is_on):
+        if self.forwards.is_bypassed or is_under_transform() or (self.backwards.is_busy and not self.replay.is_on):
             return call.as_written()
         if self.forwards.intercept_depth:
             return self._between_hooks(call)
@@ -176,7 +176,7 @@ class Replicas:
             return self.forwards.on_batches_with_interception(call, entry), False
         form = self.decisions.form(call, entry, contents)
         decision = self.decisions.lookup(call, entry, form)
-        how = self.recall.of(call.module) if self.recall.is_on else None
+        how = self.replay.next_mode_of(call.module) if self.replay.is_on else None
         is_first = how is None and decision is None
         if is_first:
             first = self._first(call, entry, form)
@@ -186,7 +186,7 @@ class Replicas:
         if how is None:
             assert decision is not None
             how = decision.how
-        self.recall.note(call.module, how)
+        self.replay.record(call.module, how)
         if how is CallMode.WHOLE:
             try:
                 return self.forwards.on_whole(call, is_first), False
@@ -221,7 +221,7 @@ class Replicas:
         if first.has_run:
             if first.decision.how is CallMode.ROWS:
                 self._world.ledger.rows[first.entry.layout.counts[self._world.rank]] += 1
-            self.recall.note(call.module, CallMode.OBSERVED)
+            self.replay.record(call.module, CallMode.OBSERVED)
         return first
 
     def _look_at(self, module: nn.Module) -> None:

@@ -10,16 +10,16 @@ from torch import nn
 
 from .call_mode import CallMode
 
-Ran = tuple[nn.Module, CallMode]
+ModuleCallMode = tuple[nn.Module, CallMode]
 
 
-class Recall:
-    """Notes decisions while something may have to be computed again, and gives them again while it is."""
+class CallModeReplay:
+    """Records how modules are called while something may have to be computed again, and replays that while it is."""
 
     def __init__(self) -> None:
-        """Start with nothing to note."""
-        self._noted: list[Ran] | None = None
-        self._replay: deque[Ran] | None = None
+        """Start with nothing to record."""
+        self._recorded: list[ModuleCallMode] | None = None
+        self._replay: deque[ModuleCallMode] | None = None
 
     @property
     def is_on(self) -> bool:
@@ -27,31 +27,31 @@ class Recall:
         return self._replay is not None
 
     @contextmanager
-    def noting(self, decisions: list[Ran]) -> Iterator[None]:
-        """Note into a list what is decided inside."""
-        before, self._noted = self._noted, decisions
+    def recording(self, decisions: list[ModuleCallMode]) -> Iterator[None]:
+        """Record into a list what is decided inside."""
+        before, self._recorded = self._recorded, decisions
         try:
             yield
         finally:
-            self._noted = before
+            self._recorded = before
             if before is not None:
                 before += decisions
 
     @contextmanager
-    def giving(self, decisions: list[Ran]) -> Iterator[None]:
-        """Decide inside as was noted."""
+    def replaying(self, decisions: list[ModuleCallMode]) -> Iterator[None]:
+        """Decide inside as was recorded."""
         before, self._replay = self._replay, deque(decisions)
         try:
             yield
         finally:
             self._replay = before
 
-    def note(self, module: nn.Module, how: CallMode) -> None:
-        """Note how a call runs, before what it calls does the same."""
-        if self._noted is not None:
-            self._noted.append((module, how))
+    def record(self, module: nn.Module, how: CallMode) -> None:
+        """Record how a call runs, before what it calls does the same."""
+        if self._recorded is not None:
+            self._recorded.append((module, how))
 
-    def of(self, module: nn.Module) -> CallMode:
+    def next_mode_of(self, module: nn.Module) -> CallMode:
         """Tell how the call ran that is computed again now. Calls that are not looked at any more are passed over."""
         assert self._replay is not None
         if any(of is module for of, _ in self._replay):
