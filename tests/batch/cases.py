@@ -567,6 +567,64 @@ def picks_by_number(r):
     return Call(function, [(x, dim)], local=False)
 
 
+def picks_by_mask(r):
+    """Rows and entries at masks of a batch's own, of the script's, and of columns; and writes to them."""
+    x, _ = batch(r, dims=3, dim=0, rows=r.randint(6, 11))
+    g, (b, c, h) = generator(r), x.shape
+    y = torch.rand(b, c, generator=g)
+    labels = torch.randint(0, h, (b, c), generator=g)
+    kept = torch.rand(b, generator=g) < r.choice([0.3, 0.7, 0.95])
+    columns = torch.rand(c, generator=g) < 0.6
+    cells = torch.rand(b, c, generator=g) < 0.6
+    is_own, form = r.random() < 0.5, r.randrange(18)
+
+    def function(x, y, labels):
+        rows = y[:, 0] > 0.3 if is_own else kept
+        entries = y > 0.4 if is_own else cells
+        z = x * 2
+        if form == 0:
+            return z[rows], y[rows] * 3
+        if form == 1:
+            return z[entries].log_softmax(-1), labels[entries]
+        if form == 2:
+            return torch.nn.functional.cross_entropy(z[entries], labels[entries]) if bool(entries.any()) else z
+        if form == 3:
+            return (z[rows].mean() if bool(rows.any()) else z.mean()), z[rows].sum((1, 2))
+        if form == 4:
+            return z[entries, 0], z[rows, :, -1], z[rows, ..., None]
+        if form == 5:
+            return z[entries, labels[entries]], y[entries]
+        if form == 6:
+            return z[:, columns], z[..., columns, :], z[rows][:, columns]
+        if form == 7:
+            z[rows] = x[rows] * 3
+        elif form == 8:
+            z[entries] = x.flip(2)[entries]
+        elif form == 9:
+            z[rows] = torch.arange(float(h))
+        elif form == 10:
+            z[entries] = 0.5
+        elif form == 11:
+            z[:, columns] = 0.0
+        elif form == 12:
+            z[entries] = y[entries][:, None]
+        elif form == 13:
+            z[rows] = z[rows].detach()
+            z = z[rows]
+        elif form == 14:
+            table = torch.arange(float(b * h)).view(b, h)
+            return table[rows] * z[rows][:, 0], table[rows]
+        elif form == 15:
+            return z[y > 0.5] - z[y > 0.5].mean(0), z[y > 0.5].shape[0] * y
+        elif form == 16:
+            return z[entries].view(-1, h).flatten(), torch.cat([y[entries], y[entries] * 2])
+        else:
+            return z[labels == 0].amax(0) if bool((labels == 0).all(1).any()) else z, z[~rows]
+        return (z,)
+
+    return Call(function, [(x, 0), (y, 0), (labels, 0)], local=False)
+
+
 def writes(r):
     """In-place writes through every door change what the script sees."""
     x, dim = batch(r, dims=2, dim=r.randrange(2))
@@ -879,6 +937,7 @@ CASES = {
     "shapes_like": shapes_like,
     "draws": draws,
     "picks_by_number": picks_by_number,
+    "picks_by_mask": picks_by_mask,
     "writes": writes,
     "writes_to_slices": writes_to_slices,
     "memory_orders": memory_orders,
@@ -901,6 +960,7 @@ REPEATS = {
     "unknown": 40,
     "draws": 15,
     "picks_by_number": 60,
+    "picks_by_mask": 120,
     "writes": 60,
     "writes_to_slices": 60,
     "memory_orders": 60,

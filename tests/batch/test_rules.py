@@ -83,3 +83,42 @@ def test_picks_at_indices_that_all_ranks_have_gather_nothing(ranks):
     for said, gathered in ranks.call(detected, 3).ok().results:
         assert said == [*wanted, "index 8 is out of bounds for dimension 0 with size 8", [7, 0, 3, 3]]
         assert gathered == 0
+
+
+def masked():
+    """Pick labelled words by a mask and train on them, and write by one; what ranks told each other."""
+    import ddp_patch
+    from ddp_patch.batch.world import World
+
+    torch.set_default_dtype(torch.float64)
+    labels = torch.arange(24).view(8, 3).remainder(5) - 1
+    words, labels = ddp_patch.shard_batch((torch.arange(96.0).view(8, 3, 4).sin(), labels))
+    logits = (words * 1).requires_grad_()
+    known = labels >= 0
+    loss = torch.nn.functional.cross_entropy(logits[known], labels[known])
+    loss.backward()
+    said = [loss.item(), len(logits[known]), logits[known].mean().item()]
+    words = words + 0
+    words[known] = words[known] * 2
+    words[labels == 0] = torch.ones(4)
+    words[torch.arange(8) % 2 == 0] = 0.0
+    told = World.get().ledger.collectives
+    told = told["all_gather"], told["all_reduce"]
+    return [*said, words.sum().item(), logits.grad.square().sum().item()], told
+
+
+def test_picks_by_a_mask_of_rows_tell_their_number_and_gather_nothing(ranks):
+    labels = torch.arange(24).view(8, 3).remainder(5) - 1
+    words = torch.arange(96.0, dtype=torch.float64).view(8, 3, 4).sin()
+    logits, known = (words * 1).requires_grad_(), labels >= 0
+    loss = torch.nn.functional.cross_entropy(logits[known], labels[known])
+    loss.backward()
+    wanted = [loss.item(), int(known.sum()), logits[known].mean().item()]
+    words[known] *= 2
+    words[labels == 0] = torch.ones(4, dtype=torch.float64)
+    words[::2] = 0
+    wanted += [words.sum().item(), logits.grad.square().sum().item()]
+    for said, (gathers, sums) in ranks.call(masked, 3).ok().results:
+        assert said == pytest.approx(wanted, rel=1e-9)
+        assert gathers <= 1  # the gradient, which is asked for
+        assert sums <= 6

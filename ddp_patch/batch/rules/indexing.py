@@ -14,7 +14,7 @@ from ..layout import Layout
 from ..shared_memory import note_view
 from ..tensor import BatchTensor, Rule, on_whole
 from ..world import World
-from . import lookups, picked_rows
+from . import lookups, masked_rows, picked_rows
 from .cuts import is_all, part_of, parts_of
 from .dims import named_dims
 from .indices import index_dims, moved_by, of_each_row, scalar, without_ellipsis
@@ -42,15 +42,18 @@ def redealt(result: Any, dim: int, source: BatchTensor | None = None, layout: La
 def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x[:, 0]`` and ``x[arange(B), i]`` are local.
 
-    ``x[permutation]`` and ``x[:n]`` are dealt anew; ``x[i]`` and ``x[mask]`` are plain.
+    ``x[permutation]`` and ``x[:n]`` are dealt anew, ``x[mask]`` is dealt as its mask; ``x[i]`` is plain.
     """
     batch, index = args
+    items = tuple(map(scalar, index if isinstance(index, tuple) else (index,)))
+    if items and masked_rows.is_mask(items[0]) and (by_mask := masked_rows.picked(batch, items)) is not None:
+        return by_mask
     if not isinstance(batch, BatchTensor):
         return lookups.at_indices(func, batch, index)
-    items = tuple(map(scalar, index if isinstance(index, tuple) else (index,)))
     by_row = _by_row(batch, items)
     if by_row is not None:
         return by_row
+    items = masked_rows.spelled_out(items, batch.dim(), batch._layout.dim)
     expanded = without_ellipsis(items, batch.dim())
     if expanded is None or any(isinstance(item, BatchTensor) for item in items):
         return _picked(func, batch, index, items)

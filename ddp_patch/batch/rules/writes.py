@@ -12,7 +12,7 @@ from ..names import writes_in_place
 from ..tensor import BatchTensor, Rule
 from ..versions import note_write
 from ..world import World
-from . import picked_rows
+from . import masked_rows, picked_rows
 from .elementwise import common_layout, cutter, to_local_form
 from .indexing import getitem
 from .indices import index_dims, of_each_row, scalar, without_ellipsis
@@ -25,13 +25,12 @@ def setitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     if not isinstance(value, Tensor) and type(value) not in (int, float, bool, complex):
         return NotImplemented  # an array has a row for each of the whole's
-    if _is_mask(batch, index):
-        if isinstance(value, Tensor) and (value.dim() > 0 or isinstance(value, BatchTensor) or value.requires_grad):
-            return NotImplemented
-        local_index: Any = to_local(index)
-        local_value = value
+    local_index: Any
+    items = index if isinstance(index, tuple) else (index,)
+    if len(items) == 1 and (by_mask := masked_rows.written(batch, items[0], value)) is not None:
+        local_index, local_value = by_mask
     else:
-        items = index if isinstance(index, tuple) else (index,)
+        items = masked_rows.spelled_out(items, batch.dim(), batch._layout.dim)
         of_rows = of_each_row(batch, items)
         local_index, local_value = of_rows[0] if of_rows is not None else _local_index(batch, items, value), value
         if local_index is None:
@@ -92,12 +91,6 @@ def _local_slice(batch: BatchTensor, item: Any) -> slice | None:
     else:
         return None
     return slice(*map(batch._layout.rows(world.rank).before, edges))
-
-
-def _is_mask(batch: BatchTensor, index: Any) -> bool:
-    if not isinstance(index, BatchTensor) or index.dtype != torch.bool or index._layout != batch._layout:
-        return False
-    return index.shape == batch.shape[: index.dim()]
 
 
 def scatter(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

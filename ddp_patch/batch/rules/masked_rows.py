@@ -1,0 +1,135 @@
+"""``x[mask]``: each rank picks of its own rows, and what is picked lies in their order.
+
+How many entries the ranks have picked is all that they tell each other. ``logits[labels != -100]`` is a batch of that
+many rows, dealt as unevenly as the mask has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..crossings import local_rows, shard
+from ..forms import full_tensor_if_gathered, to_local
+from ..layout import Layout
+from ..tensor import BatchTensor
+from ..versions import version
+from ..world import World
+from .elementwise import cutter, to_local_form
+
+
+def is_mask(item: Any) -> bool:
+    """Tell a mask that an index picks by."""
+    return isinstance(item, Tensor) and item.dtype == torch.bool and item.dim() > 0
+
+
+def spelled_out(items: tuple[Any, ...], dims: int, dim: int) -> tuple[Any, ...]:
+    """Write plain masks of other dimensions than that of the rows as the indices of what they pick.
+
+    Args:
+        items: of an index.
+        dims: of what is picked from.
+        dim: of its rows.
+    """
+    if not any(is_mask(item) and not isinstance(item, BatchTensor) for item in items):
+        return items
+    used = sum(item.dim() if is_mask(item) else item is not None and item is not Ellipsis for item in items)
+    written: list[Any] = []
+    at = 0
+    for item in items:
+        covers = item.dim() if is_mask(item) else dims - used if item is Ellipsis else int(item is not None)
+        is_beside = not at <= dim < at + covers
+        written += item.nonzero(as_tuple=True) if is_mask(item) and is_beside and type(item) is Tensor else [item]
+        at += covers
+    return tuple(written)
+
+
+def picked(source: Tensor, items: Sequence[Any]) -> BatchTensor | None:
+    """Give what a mask of rows picks; None if it is another kind of index, or a rank would have nothing.
+
+    Args:
+        source: a batch, or what every rank has whole of as many rows.
+        items: of the index, the first of which may be a mask.
+    """
+    mask = items[0]
+    batch = next((value for value in (source, mask) if isinstance(value, BatchTensor)), None)
+    if batch is None or not is_mask(mask) or World.get().observation is not None:  # which sees that counts are told
+        return None
+    layout = batch._layout
+    if layout.dim != 0 or layout.pieces or not _fits(source, mask, layout):
+        return None
+    if _is_known(source) and _is_known(mask):
+        return None  # nothing has to be told, and what is picked is whole as well
+    rest = items[1:]
+    indices = [item for item in rest if isinstance(item, Tensor)]
+    if not all(isinstance(item, BatchTensor) and item.dtype == torch.long and item.dim() == 1 for item in indices):
+        return None
+    if not all(isinstance(item, Tensor) or item is None or type(item) in (int, slice, type(...)) for item in rest):
+        return None
+    counts = _counts(mask, layout)
+    its = Layout(counts, 0, sum(counts))
+    if min(counts) == 0 or any(getattr(item, "_layout", None) != its for item in indices):
+        return None
+    rows = to_local(source) if isinstance(source, BatchTensor) else shard(source, layout)
+    local = (_local(mask, layout), *map(to_local_form, rest))
+    return BatchTensor.from_local(rows[local if rest else local[0]], its)
+
+
+def written(batch: BatchTensor, mask: Any, value: Any) -> tuple[Tensor, Any] | None:
+    """Give what is to be written to this rank's rows: a mask, and values; None if it is another kind of index.
+
+    Args:
+        batch: that is written to.
+        mask: the index.
+        value: a number or a tensor.
+    """
+    layout = batch._layout
+    if not is_mask(mask) or not _fits(batch, mask, layout):
+        return None
+    if not isinstance(value, Tensor):
+        return _local(mask, layout), value
+    dims = batch.dim() - mask.dim() + 1  # of what is picked, which comes first
+    if value.dim() < dims and not isinstance(value, BatchTensor):
+        return _local(mask, layout), cutter(Layout((), 0, -1), dims)(value)
+    if World.get().observation is not None or layout.dim != 0 or layout.pieces or value.dim() != dims:
+        return None
+    counts = _counts(mask, layout)
+    its = Layout(counts, 0, sum(counts))
+    if isinstance(value, BatchTensor) and value._layout != its:
+        return None
+    return _local(mask, layout), cutter(its, dims)(value)
+
+
+def _fits(source: Tensor, mask: Tensor, layout: Layout) -> bool:
+    if isinstance(mask, BatchTensor) and mask._layout != layout:
+        return False
+    return layout.dim < mask.dim() and mask.shape == source.shape[: mask.dim()]
+
+
+def _is_known(tensor: Tensor) -> bool:
+    return not isinstance(tensor, BatchTensor) or full_tensor_if_gathered(tensor) is not None
+
+
+def _local(mask: Tensor, layout: Layout) -> Tensor:
+    return to_local(mask) if isinstance(mask, BatchTensor) else local_rows(mask, layout)
+
+
+def _counts(mask: Tensor, layout: Layout) -> tuple[int, ...]:
+    """How many entries each rank picks."""
+    batch = mask if isinstance(mask, BatchTensor) else None
+    whole = mask if batch is None else full_tensor_if_gathered(batch)
+    if batch is None or whole is not None:
+        assert whole is not None
+        return tuple(torch.stack([part.count_nonzero() for part in whole.split(list(layout.counts))]).tolist())
+    rows: Any = to_local(batch)
+    known = getattr(rows, "_ddp_patch_counts", None)  # logits[mask], labels[mask]
+    if known is None or known[0] != version(rows):
+        world = World.get()
+        slots = torch.zeros(world.size, dtype=torch.int64, device=rows.device)
+        slots[world.rank] = rows.count_nonzero()
+        known = rows._ddp_patch_counts = version(rows), tuple(world.all_reduce(slots).tolist())
+    counts: tuple[int, ...] = known[1]
+    return counts
