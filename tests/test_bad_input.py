@@ -144,6 +144,39 @@ print("apart")
     assert outcome.stdout == ["apart\n", "apart\n"]
 
 
+TRAINED_ABOVE = f"""{SETUP}
+ddp_patch.disable()
+SEED
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = TensorDataset(torch.arange(80.0).view(20, 4) / 80)
+
+def train(shuffle):
+    for (x,) in DataLoader(data, 10, shuffle=shuffle):
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+train(True)
+ddp_patch.enable()
+train(False)
+print([p.tolist() for p in model.parameters()])
+"""
+
+
+def test_an_epoch_above_the_line_that_had_a_seed_is_one_processs(ranks, tmp_path):
+    script = write(tmp_path, TRAINED_ABOVE.replace("SEED", "torch.manual_seed(0)"))
+    alone, together = (eval(ranks.script(script, n).ok().stdout[0]) for n in (1, 2))
+    torch.testing.assert_close(list(map(torch.tensor, together)), list(map(torch.tensor, alone)), rtol=1e-9, atol=1e-9)
+
+
+def test_an_epoch_above_the_line_that_had_no_seed_is_told_when_the_model_is_called(ranks, tmp_path):
+    source = TRAINED_ABOVE.replace("SEED", "torch.seed()")
+    assert "'weight' of Linear differs between ranks" in ended_once(
+        ranks.script(write(tmp_path, source), 2), "LockstepError"
+    )
+
+
 # --- ranks that do not see the same -----------------------------------------------------------------------------------
 
 
