@@ -41,8 +41,13 @@ def _call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
     def scripted(*whole: Any, **named: Any) -> Any:
         return wrapped(*whole, **named)
 
-    scripted.__name__ = instance.name
+    scripted.__name__ = scripted.__qualname__ = _name(instance)
     return BatchTensor.__torch_function__(scripted, (), args, kwargs)
+
+
+def _name(instance: Any) -> str:
+    owner = getattr(instance, "owner", None)  # of a method (torch 2.13)
+    return str(instance.name) if owner is None else f"{owner._type().name()}.{instance.name}"
 
 
 def _example(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
