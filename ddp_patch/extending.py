@@ -228,8 +228,12 @@ def _registered(door: str, function: Any, kind: str, dims: Any, out_dims: Any) -
     @functools.wraps(function, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
         from .batch.registered import called  # noqa: PLC0415 — imports torch, which its author has
+        from .diagnosis.registered_calls import RegisteredCall  # noqa: PLC0415
 
-        return called(call, rule, args, kwargs)
+        counted = RegisteredCall(rule.name, args, kwargs)
+        result = called(call, rule, args, kwargs)
+        counted.ended()
+        return result
 
     call._ddp_patch_rule = rule  # type: ignore[attr-defined]
     return call

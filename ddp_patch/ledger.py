@@ -35,6 +35,14 @@ class Gathers:
 
 
 @dataclass
+class RegisteredCalls:
+    """How often a registered function computed this rank's rows, and how often what every rank computes."""
+
+    rows: int = 0
+    whole: int = 0
+
+
+@dataclass
 class Ledger:
     """Counters of one session on this rank."""
 
@@ -44,6 +52,7 @@ class Ledger:
     on_whole: dict[str, str] = field(default_factory=dict)  # module -> why every rank computes all of it
     loaders: dict[str, str] = field(default_factory=dict)  # loader -> how it is dealt
     gathers: dict[tuple[str, str], Gathers] = field(default_factory=dict)  # (function, script line)
+    registered: dict[str, RegisteredCalls] = field(default_factory=dict)  # function of the script's author
     collectives: Counter[str] = field(default_factory=Counter)  # kind -> calls
     collective_bytes: Counter[str] = field(default_factory=Counter)  # kind -> bytes
     work: dict[str, float] = field(default_factory=dict)  # module -> part of a forward's work that is split over ranks

@@ -58,6 +58,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Imported in the middle of a call: a door to what is built above.
 DOORS = {
     *(("__init__", "diagnosis"), ("__init__", "remote"), ("extending", "patches"), ("extending", "batch")),
+    ("extending", "diagnosis"),
     *(
         ("api", "diagnosis"),
         ("api", "remote"),
