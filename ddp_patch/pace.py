@@ -28,12 +28,15 @@ class StepTime:
     """Means over the middle half of the last steps, by how long they took; in seconds."""
 
     steps: int  # that these were chosen from
+    made: int  # of all optimizers, until now
+    profiled: int  # of these, left out since Python's profiler ran in them
     total: float
     loading: float  # in a loader's ``next``
     waiting: float  # in collectives, and at the end of backwards until all gradients have come
     effects: float  # in what happens once: files, folders, commands
     optimizer: float  # in the optimizer's step
     python: float | None  # of ddp_patch; None if it was not measured
+    first: int = _LEFT_OUT  # steps that are left out
 
     @property
     def computing(self) -> float:
@@ -52,7 +55,7 @@ class Pace:
         self._is_inside = False
         self._since: float | None = None
         self._stepping: float | None = None
-        self._count = 0
+        self._count = self._profiled = 0
         self._profile: Any = None
         self._python: float | None = None
         self.heard: Callable[[float, dict[str, float]], None] | None = None
@@ -92,6 +95,7 @@ class Pace:
             self._stepping = None
         since, spent = self._since, self._spent
         self._spent = dict.fromkeys(KINDS, 0.0)
+        self._profiled += self._profile is not None
         if since is not None and self._count > _LEFT_OUT and self._profile is None:
             self._steps.append((now - since, *spent.values()))
         if since is not None and self.heard is not None:
@@ -110,7 +114,8 @@ class Pace:
         middle = sorted(self._steps)[quarter : len(self._steps) - quarter]
         columns = zip(("total", *KINDS), zip(*middle, strict=True), strict=True)
         means = {name: sum(column) / len(middle) for name, column in columns}
-        return StepTime(steps=len(self._steps), python=self._python, **means)
+        made = {"steps": len(self._steps), "made": self._count, "profiled": self._profiled}
+        return StepTime(**made, python=self._python, **means)
 
     def profile(self) -> None:
         """Begin to profile Python, unless somebody else does."""

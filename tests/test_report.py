@@ -16,7 +16,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import ddp_patch
 from ddp_patch.batch.observation import Observation
 from ddp_patch.batch.world import World
-from ddp_patch.pace import KINDS, Pace
+from ddp_patch.diagnosis.report import Report
+from ddp_patch.ledger import Gathers, Ledger
+from ddp_patch.pace import KINDS, Pace, StepTime
 
 
 class Layer(nn.Module):
@@ -404,9 +406,13 @@ def test_the_time_of_a_step_is_told_by_its_parts(ranks):
         assert its["computing"] > 4 * 1.0
         assert 0 < 1000 * its["python"] < 2 * its["total"]  # of another step, in which something else may have run
         assert re.search(
-            r"In short\n    Slow .*\n    by the clock about [\d.]+ times as fast as one process", its["text"]
+            r"In short\n    by the clock (about|slower)(.*\n)+?    Slow \(14 parameters\): its", its["text"]
         )
-        [alone] = re.findall(r"one process on the cores of one rank would take about ([\d.]+) ms: ", its["text"])
+        assert (
+            ", the mean of the middle half of 19 of 24 steps, without the first 3 and 2 in which Python's"
+            in its["text"]
+        )
+        [alone] = re.findall(r"one process on the cores of one rank would take about ([\d.]+) ms\n", its["text"])
         assert 8 * 1.5 - 2 * 1000 * its["python"] < float(alone) < 2 * its["total"]
 
 
@@ -417,6 +423,7 @@ def test_a_rank_that_is_late_is_what_the_others_wait_for(ranks):
     assert second["computing"] > 20
     assert first["python"] is None  # nobody asked for a report
     assert "would take about" not in first["text"]
+    assert ", the mean of the middle half of 21 of 24 steps, without the first 3:\n" in first["text"]
 
 
 def test_a_script_that_profiles_itself_is_left_alone(ranks):
@@ -457,3 +464,167 @@ def test_what_reads_values_is_told_what_to_write(function, remedy):
     with seen.calling(function, True):
         seen.note_value_read()
     assert remedy in seen.why_not_split
+
+
+# --- what it says of numbers ------------------------------------------------------------------------------------------
+
+
+class Clocked:
+    """A clock that has read what a test says: milliseconds of a step, of which some are Python's and the rest split."""
+
+    def __init__(self, total, python, steps=43, made=48, profiled=2):
+        idle = dict.fromkeys(KINDS, 0.0)
+        self._time = StepTime(steps, made, profiled, total / 1000, python=python / 1000, **idle)
+
+    def summary(self):
+        return self._time
+
+
+def told(**ledger):
+    """The report of a model that is split."""
+    split = {"replicas": {"Net": "outermost"}, "work": {"Net": 1.0}, "steps": 48, "iterations": 48}
+    return str(Report(2, "the CPU", Ledger(**{**split, **ledger})))
+
+
+@pytest.mark.parametrize(
+    ("total", "python", "said"),
+    [
+        (
+            8.0,
+            1.0,
+            "by the clock about 1.8 times as fast as one process: a step takes 8.0 ms, one process about 14.0 ms",
+        ),
+        (8.0, 4.0, "by the clock about as fast as one process"),
+        (8.0, 6.0, "by the clock slower than one process: a step takes about 2.0 times as long (8.0 ms, one process"),
+    ],
+)
+def test_the_clock_is_told_first_and_slower_is_called_slower(total, python, said):
+    text = told(pace=Clocked(total, python))
+    assert text.partition("  In short\n")[2].startswith(f"    {said}")
+    assert ("larger batches" in text) == ("slower" in said)
+    assert not re.search(r"\b0\.\d times", text)
+
+
+@pytest.mark.parametrize(
+    ("clocked", "ledger", "said"),
+    [
+        ({}, {}, "43 of 48 steps, without the first 3 and 2 in which Python's profiler ran:"),
+        ({"steps": 45, "profiled": 0}, {}, "45 of 48 steps, without the first 3:"),
+        ({"steps": 512, "made": 840}, {"steps": 840, "iterations": 420}, "the last 512 of 840 steps of optimizers:"),
+    ],
+)
+def test_the_steps_that_were_clocked_are_told_beside_those_that_were_made(clocked, ledger, said):
+    assert f"the mean of the middle half of {said}" in told(pace=Clocked(8.0, 1.0, **clocked), **ledger)
+
+
+def test_what_is_sent_is_told_by_message_and_objects_have_no_size():
+    ledger = Ledger()
+    for _ in range(3):
+        ledger.count("all_gather_object", 0)
+    ledger.count("all_reduce", 8)
+    text = told(collectives=ledger.collectives, collective_bytes=ledger.collective_bytes)
+    assert (
+        "all_gather_object: 0.06 per optimizer step (48 steps), of Python objects, whose bytes are not counted" in text
+    )
+    assert "all_reduce: 0.02 per optimizer step (48 steps), 8 bytes each\n" in text
+    assert " 0 bytes" not in text
+
+
+def test_gathers_are_no_part_of_what_is_at_most_as_fast():
+    at_most = "Net: its forward at most 2.00 times as fast as in one process"
+    assert f"{at_most}\n    nothing to change" in told()
+    often, rarely = Gathers(48, 48, 4800), Gathers(1, 1, 100)
+    assert f"{at_most}, not counting the gathers below\n" in told(gathers={("torch.matmul", "train.py:9"): often})
+    assert f"{at_most}\n" in told(gathers={("torch.matmul", "train.py:9"): rarely})
+    assert "Net: its forward no faster than in one process\n" in told(work={"Net": 0.0})
+
+
+def test_what_was_gathered_is_told_in_numbers_that_are_none_of_them_0():
+    gathers = {
+        ("torch.cdist", "train.py:7"): Gathers(1, 1, 1280),
+        ("a gradient", "train.py:8"): Gathers(0, 12, 384),
+        ("main.<locals>.scale", "train.py:9"): Gathers(12, 0, 0),
+    }
+    text = told(gathers=gathers).partition("Gathered whole")[2]
+    assert "torch.cdist at train.py:7: 1 call, 1 gather, 1,280 bytes per rank\n" in text
+    assert "a gradient at train.py:8: 12 gathers, 384 bytes per rank\n" in text
+    assert "    scale at train.py:9: 12 calls, no gather: all that it got was whole already\n" in text
+
+
+def scale(x: torch.Tensor):
+    return x / x.abs().max()
+
+
+class Scripted(nn.Module):
+    def forward(self, x):
+        return x.cumsum(0)
+
+
+def scripted():
+    """What TorchScript computes has the name that the script gave it."""
+    function, method = torch.jit.script(scale), torch.jit.script(Scripted())
+    for (x,) in DataLoader(TensorDataset(torch.randn(16, 6)), 8):
+        function(x), method(x)
+    return str(ddp_patch.report())
+
+
+def test_what_torchscript_compiled_has_the_scripts_names(ranks):
+    for text in ranks.call(scripted, 2, enable={"report": True}).ok().results:
+        assert re.search(r"\n    scale at test_report\.py:\d+: 2 calls, 2 gathers", text), text
+        assert re.search(r"\n    Scripted\.forward at test_report\.py:\d+: 2 calls", text), text
+        assert "<locals>" not in text
+
+
+@ddp_patch.register_rowwise(dims={"x": 0})
+def powers(x, weight):
+    return torch.linalg.vander(x[:, 0], N=3) @ weight
+
+
+@ddp_patch.register_rowwise(dims={"x": 1})
+def of_columns(x):
+    return torch.linalg.vander(x[0], N=3)
+
+
+@ddp_patch.register_reduction(kind="mean", dims={"x": 0})
+def roughness(x):
+    return torch.linalg.vander(x[:, 0], N=3).mean()
+
+
+@ddp_patch.register_rowwise
+def cubed(x):
+    return torch.linalg.vander(x[:, 0], N=4)
+
+
+class CallsCubed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.linear(cubed(x))
+
+
+def registered():
+    torch.manual_seed(0)
+    model = CallsCubed()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for (x,) in DataLoader(TensorDataset(torch.randn(32, 3)), 8):
+        powers(x, torch.ones(3, 4))
+        of_columns(x)
+        optimizer.zero_grad()
+        (model(x).mean() + roughness(x)).backward()
+        optimizer.step()
+    return str(ddp_patch.report())
+
+
+@pytest.mark.parametrize("view", ["global", "local"])
+def test_registered_functions_that_are_split_are_named(ranks, view):
+    for text in ranks.call(registered, 2, enable={"view": view}).ok().results:
+        lines = text.partition("Functions that you registered\n")[2]
+        if view == "local":  # where everything is on this rank's rows
+            assert not lines
+            continue
+        assert "    powers: 4 calls on this rank's rows\n" in lines
+        assert "    roughness: 4 calls on this rank's rows\n" in lines
+        assert "    of_columns: 4 calls on every rank, of whole batches or plain tensors\n" in lines
+        assert re.search(r"\n    cubed: \d+ calls on this rank's rows\n", lines), lines

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
-from ..ledger import Ledger
+from ..ledger import Gathers, Ledger
+from ..pace import StepTime
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Report:
                 [f"{name}: {why}" for name, why in ledger.replicas.items()] or [_nothing(ledger)],
             ),
             _block(
-                "On batches: function by function, and on rows where these and the modules inside keep rows apart",
+                "On batches: the forward runs as it is written, and each function in it that keeps rows apart on rows",
                 [f"{name}: {why}" for name, why in ledger.on_batches.items()],
             ),
             _block(
@@ -39,13 +41,14 @@ class Report:
             _block("Time of an optimizer step on this rank", _time(ledger, self.world_size, self.device)),
             _block("Rows of this rank per model call", _rows(ledger)),
             _block("Gathered whole, slower than rows", _gathers(ledger)),
+            _block("Functions that you registered", _registered(ledger)),
             _block("Collectives", _collectives(ledger)),
             _block("Gradients", _gradients(ledger)),
             _block("Chosen by measurement", [f"{name}: {text}" for name, text in ledger.choices.items()]),
             _block("Notes", list(ledger.notes)),
         ]
         head = f"ddp_patch report: {self.world_size} ranks, this one on {self.device}\n"
-        return head + "".join(blocks)
+        return head + _INSIDE.sub("", "".join(blocks))
 
     @property
     def patched(self) -> list[str]:
@@ -69,7 +72,9 @@ def _block(title: str, lines: list[str]) -> str:
 _MOST = 5  # lines of advice
 _RARELY = 0.5  # gathers per step, below which they do not matter
 _NEARLY_ALL = 0.98  # of a forward's work
+_ALIKE = 0.05  # of a step's time, by which the ranks and one process may differ and are called as fast
 _HOST = "the CPU"
+_INSIDE = re.compile(r"[\w.]+\.<locals>\.")  # of a function that stands in another one: what it stands in
 _DEALT, _NO_WORKERS = "each rank loads its own", "num_workers=0"
 
 
@@ -77,22 +82,18 @@ def _summary(ledger: Ledger, size: int, device: str) -> list[str]:
     """What is split, and what to change, most first."""
     if not ledger.replicas:
         return [f"no model is split: {_nothing(ledger).partition(': ')[2]}"]
-    lines = [
-        f"{name}: at most {_times(part, size):.2f} times as fast as one process" for name, part in ledger.work.items()
-    ]
-    faster = _faster(ledger, size, device)
-    if faster is not None:
-        advised = "" if faster > 1 else ": steps are too short to be shared; larger batches make them longer"
-        lines.append(f"by the clock about {faster:.1f} times as fast as one process{advised}")
     iterations = max(1, ledger.iterations)
-    advice = [f"{name} is computed whole by every rank: {why}" for name, why in ledger.on_whole.items()]
-    if not ledger.work or min(ledger.work.values()) < _NEARLY_ALL:
-        advice += [f"{name} is not split as a whole: {why}" for name, why in ledger.on_batches.items()]
     often = [
         (entry, place)
         for place, entry in ledger.gathers.items()
         if entry.collectives > _RARELY * iterations and ledger.iterations
     ]
+    lines = _by_the_clock(ledger, size, device)
+    aside = ", not counting the gathers below" if often else ""
+    lines += [f"{name}: its forward {_at_most(part, size)}{aside}" for name, part in ledger.work.items()]
+    advice = [f"{name} is computed whole by every rank: {why}" for name, why in ledger.on_whole.items()]
+    if not ledger.work or min(ledger.work.values()) < _NEARLY_ALL:
+        advice += [f"{name} is not split as a whole: {why}" for name, why in ledger.on_batches.items()]
     for entry, (function, line) in sorted(often, key=lambda item: -item[0].bytes):
         times, sent = entry.collectives / iterations, entry.bytes / max(1, entry.collectives)
         advice.append(f"{function} at {line} gathers the batch {times:.1f} times a step, {sent:,.0f} bytes each")
@@ -103,6 +104,26 @@ def _summary(ledger: Ledger, size: int, device: str) -> list[str]:
         return [*lines, "nothing to change: no module is computed whole, no step gathers a batch"]
     left = [f"and {len(advice) - _MOST} more, below"] if len(advice) > _MOST else []
     return [*lines, *(f"to change: {text}" for text in advice[:_MOST]), *left]
+
+
+def _by_the_clock(ledger: Ledger, size: int, device: str) -> list[str]:
+    pace, faster = ledger.pace.summary(), _faster(ledger, size, device)
+    if pace is None or faster is None:
+        return []
+    if abs(faster - 1) < _ALIKE:
+        return ["by the clock about as fast as one process"]
+    times = f"{_ms(pace.total)}, one process about {_ms(faster * pace.total)}"
+    if faster > 1:
+        return [f"by the clock about {faster:.1f} times as fast as one process: a step takes {times}"]
+    return [
+        f"by the clock slower than one process: a step takes about {1 / faster:.1f} times as long ({times})",
+        "what ranks cost beside the work is more than they save; larger batches make it a smaller part of a step",
+    ]
+
+
+def _at_most(part: float, size: int) -> str:
+    times = f"{_times(part, size):.2f}"
+    return "no faster than in one process" if times == "1.00" else f"at most {times} times as fast as in one process"
 
 
 def _times(part: float, size: int) -> float:
@@ -125,18 +146,28 @@ def _time(ledger: Ledger, size: int, device: str) -> list[str]:
     overhead = (
         ""
         if pace.python is None
-        else f", of which about {_ms(min(pace.python, pace.computing))} are Python of ddp_patch's"
+        else f", of which about {_ms(min(pace.python, pace.computing))} are ddp_patch's own Python"
     )
     lines = [
-        f"{_ms(pace.total)}, the mean of the middle half of {pace.steps} steps:",
-        f"{_ms(pace.loading)} loading, {_ms(pace.waiting)} waiting for other ranks, {_ms(pace.effects)} for effects,",
+        f"{_ms(pace.total)}, the mean of the middle half of {_steps(ledger, pace)}:",
+        f"{_ms(pace.loading)} loading, {_ms(pace.waiting)} waiting for other ranks, {_ms(pace.effects)} for files, "
+        "folders and commands,",
         f"{_ms(pace.optimizer)} in the optimizer, {_ms(pace.computing)} for forward, backward and the script{overhead}",
     ]
     faster = _faster(ledger, size, device)
     if faster is not None:
         alone = _ms(faster * pace.total)
-        lines.append(f"one process on the cores of one rank would take about {alone}: {faster:.1f} times as long")
+        lines.append(f"one process on the cores of one rank would take about {alone}")
     return lines
+
+
+def _steps(ledger: Ledger, pace: StepTime) -> str:
+    """Say which steps were clocked, of how many."""
+    several = " of optimizers" if ledger.steps != ledger.iterations else ""
+    if pace.made - pace.steps > pace.first + pace.profiled:
+        return f"the last {pace.steps} of {pace.made} steps{several}"
+    profiled = f" and {pace.profiled} in which Python's profiler ran" if pace.profiled else ""
+    return f"{pace.steps} of {pace.made} steps{several}, without the first {pace.first}{profiled}"
 
 
 def _faster(ledger: Ledger, size: int, device: str) -> float | None:
@@ -154,15 +185,35 @@ def _ms(seconds: float) -> str:
 
 
 def _rows(ledger: Ledger) -> list[str]:
-    return [f"{rows} rows: {calls} calls" for rows, calls in sorted(ledger.rows.items(), reverse=True)]
+    return [f"{rows} rows: {_number(calls, 'call')}" for rows, calls in sorted(ledger.rows.items(), reverse=True)]
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _gathers(ledger: Ledger) -> list[str]:
     ordered = sorted(ledger.gathers.items(), key=lambda item: (-item[1].bytes, item[0]))
-    return [
-        f"{function} at {line}: {entry.calls} calls, {entry.collectives} gathers, {entry.bytes:,} bytes per rank"
-        for (function, line), entry in ordered
-    ]
+    return [f"{function} at {line}: {_gathered(entry)}" for (function, line), entry in ordered]
+
+
+def _gathered(entry: Gathers) -> str:
+    if not entry.collectives:
+        return f"{_number(entry.calls, 'call')}, no gather: all that it got was whole already"
+    calls = f"{_number(entry.calls, 'call')}, " if entry.calls else ""
+    return f"{calls}{_number(entry.collectives, 'gather')}, {entry.bytes:,} bytes per rank"
+
+
+def _registered(ledger: Ledger) -> list[str]:
+    """Where each was computed: what says that it is split now."""
+    lines = []
+    for name, calls in ledger.registered.items():
+        whole = (
+            f"{_number(calls.whole, 'call')} on every rank, of whole batches or plain tensors" if calls.whole else ""
+        )
+        rows = f"{_number(calls.rows, 'call')} on this rank's rows" if calls.rows else ""
+        lines += [f"{name}: {', '.join(filter(None, [rows, whole]))}"] if rows or whole else []
+    return lines
 
 
 def _collectives(ledger: Ledger) -> list[str]:
@@ -170,15 +221,21 @@ def _collectives(ledger: Ledger) -> list[str]:
     per_step = f" per optimizer step ({ledger.iterations} steps{several})" if ledger.iterations else ""
     iterations = max(1, ledger.iterations)
     return [
-        f"{kind}: {count / iterations:.2f}{per_step}, {ledger.collective_bytes[kind] / iterations:,.0f} bytes"
+        f"{kind}: {count / iterations:.2f}{per_step}, {_size(ledger.collective_bytes[kind], count)}"
         for kind, count in sorted(ledger.collectives.items())
     ]
+
+
+def _size(total: int, count: int) -> str:
+    return f"{total / count:,.0f} bytes each" if total else "of Python objects, whose bytes are not counted"
 
 
 def _gradients(ledger: Ledger) -> list[str]:
     lines = []
     if ledger.deferred:
-        lines.append(f"{ledger.deferred} backwards went without an all-reduce, as another one was to follow")
+        lines.append(
+            f"{ledger.deferred} backwards did not average gradients, as another one was to follow before the step"
+        )
     if ledger.late:
         lines.append(f"{ledger.late} times gradients were averaged after their backward, when they were looked at")
     if ledger.compared:
