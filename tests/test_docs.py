@@ -116,6 +116,17 @@ def test_the_python_of_a_page_prints_on_ranks_what_it_prints_alone(ranks, tmp_pa
 
 
 @pytest.mark.slow
+def test_the_file_that_checks_rules_is_whole_and_can_fail(tmp_path):
+    (source,) = [block for block in blocks("docs/extending.md", "python") if "def test_" in block]
+    (tmp_path / "test_rules.py").write_text(source)
+    done = shell("python -m pytest -q -p no:cacheprovider test_rules.py", tmp_path)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+    (tmp_path / "test_rules.py").write_text(source.replace("[:, 0], N=3)", "[:, 0].cumsum(0), N=3)"))
+    done = shell("python test_rules.py", tmp_path)
+    assert "RuleError: powers is not rowwise: its results on 2 ranks differ" in done.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("index", range(5))
 def test_migrations_keep_what_is_printed(ranks, tmp_path, index):
     lines = blocks("MIGRATION.md", "diff")[index].splitlines()
