@@ -15,7 +15,7 @@ from .plan import is_distributed
 from .shadow import shadow_of
 
 
-class Growing:
+class GrownLoaders:
     """Gives loaders whose batches have grown."""
 
     def __init__(self, factor: int, ledger: Ledger) -> None:
@@ -85,10 +85,10 @@ class Growing:
     def _bigger(self, batches: Any) -> Any:
         if type(batches) is BatchSampler:
             return BatchSampler(batches.sampler, batches.batch_size * self._factor, batches.drop_last)
-        return Together(batches, self._factor)
+        return MergedBatchSampler(batches, self._factor)
 
 
-class Together(Sampler[list[Any]]):
+class MergedBatchSampler(Sampler[list[Any]]):
     """Several batches of a batch sampler of the script's as one."""
 
     def __init__(self, batches: Any, size: int) -> None:

@@ -20,20 +20,20 @@ from ..batch.world import World
 from ..diagnosis.first_batches import FirstBatches, compare_datasets, dataset_row_count, length
 from ..job.job import Job
 from ..replica.replicas import Replicas
-from .apart import Apart, samples_as_they_are
 from .batches import as_dealt, common_rows, with_row_count
 from .channel import Channel
 from .collated import Collated
 from .generators import FetchingGenerators, generators_of
-from .growing import Growing
+from .growing import GrownLoaders
 from .iterator import Batches
-from .listener import Listener
 from .numbers import Numbers
 from .plan import RUNS, Plan, Read, agreed, is_settled, plan
 from .reachable import find_in_loader
 from .reader import Reader
+from .receiving_iterator import ReceivingIterator
 from .sampler import DealtBatches, Drawn
 from .shadow import Shadows, shadow_of
+from .sharded_iterator import ShardedIterator, keep_samples
 from .workers import divided, drawn_ahead
 
 _LENGTH = "_IterableDataset_len_called"  # of a stream, which torch (2.13) warns of when more comes
@@ -53,7 +53,7 @@ class Loaders:
             timeout: of the ranks' exchanges, in seconds.
             grow: the script's batch sizes count the rows of one rank.
         """
-        self._growing = Growing(world.size, world.ledger) if grow else None
+        self._growing = GrownLoaders(world.size, world.ledger) if grow else None
         self._replicas = replicas
         self._job = job
         self._world = world
@@ -89,9 +89,10 @@ class Loaders:
             vars(loader).update({RUNS: True} if loader.persistent_workers else {})
             loader = self._growing.grown(loader)
         state = self._states.get(loader)
-        goes_on = state is not None and state.goes_on and self._shadows.go_on(scripts)  # with workers as was planned
-        how = state.how if state is not None and goes_on else plan(loader, self._world.size, self._is_one_host)
-        if not goes_on:
+        # As was planned for the workers that go on.
+        keeps_workers = state is not None and state.keeps_workers and self._shadows.has_workers(scripts)
+        how = state.how if state is not None and keeps_workers else plan(loader, self._world.size, self._is_one_host)
+        if not keeps_workers:
             for batch in find_in_loader(loader, (BatchTensor,)):
                 full_tensor(batch)  # each rank asks for other samples, and workers cannot ask the other ranks
         if state is None:
@@ -99,7 +100,7 @@ class Loaders:
             how = agreed(how, compare_datasets(self._world, loader, number, how.by.name))
             collated = Collated(_described(loader), is_settled(loader))
             state = self._states[loader] = _LoaderState(number, FirstBatches(self._world, number), collated, how)
-        elif not goes_on:
+        elif not keeps_workers:
             name = f"the plan of loader {state.number} in epoch {state.epochs + 1}"
             how = agreed(how, self._world.exchange(name, how.by.name))
         state.how = how
@@ -108,13 +109,13 @@ class Loaders:
             vars(loader)[RUNS] = True
         state.epochs += 1
         state.compared.begin()
-        if not goes_on:
+        if not keeps_workers:
             self._shadows.drop(loader)
-        source = self._source(how, make, loader, state, goes_on)
+        source = self._source(how, make, loader, state, keeps_workers)
         what = f"a batch of loader {state.number} (epoch {state.epochs})"
         batches = length(loader) if self._growing is not None else None  # torch 2.13 warns where a stream was asked
         iterator = Batches(source, self._replicas, self._world, what, state.epochs - 1, batches, state.number)
-        if state.goes_on:
+        if state.keeps_workers:
             self._shadows.show(scripts, source.iterator)
         return iterator
 
@@ -133,14 +134,14 @@ class Loaders:
         if self._channel is not None:
             self._channel.close()
 
-    def _source(self, how: Plan, make: Make, loader: DataLoader[Any], state: _LoaderState, goes_on: bool) -> Any:
+    def _source(self, how: Plan, make: Make, loader: DataLoader[Any], state: _LoaderState, keeps_workers: bool) -> Any:
         if how.by is Read.AS_WRITTEN:
             return UndealtIterator(make(loader))
-        state.goes_on = loader.persistent_workers
+        state.keeps_workers = loader.persistent_workers
         name = f"loader {state.number} in epoch {state.epochs}"
         channel = self._connected() if how.by is Read.PER_HOST else None
         if channel is not None and not channel.is_reader:
-            return Listener(make, loader, channel, self._world, name, state.compared, goes_on)
+            return ReceivingIterator(make, loader, channel, self._world, name, state.compared, keeps_workers)
         shadow = self._shadows.get(loader)
         if shadow is None:
             shadow = self._shadow(how, loader)
@@ -158,7 +159,7 @@ class Loaders:
             return Reader(lambda: make(shadow), loader, channel, self._world, name, _described(loader), lengths)
         assert isinstance(sampler, DealtBatches)
         collate = loader.collate_fn if how.by is Read.OWN_SAMPLES else None
-        return Apart(make(shadow), sampler, self._world, name, _described(loader), state.collated, collate)
+        return ShardedIterator(make(shadow), sampler, self._world, name, _described(loader), state.collated, collate)
 
     def _connected(self) -> Channel:
         with self._connecting:
@@ -194,7 +195,7 @@ class Loaders:
                 "in_order": True,  # batches out of order would differ between ranks
             }
             if how.by is Read.OWN_SAMPLES:
-                changes["collate_fn"] = samples_as_they_are
+                changes["collate_fn"] = keep_samples
         return shadow_of(loader, changes)
 
 
@@ -207,7 +208,7 @@ class _LoaderState:
     collated: Collated
     how: Plan
     epochs: int = 0
-    goes_on: bool = False  # with its workers, in the next epoch
+    keeps_workers: bool = False  # for the next epoch
 
 
 class UndealtIterator:

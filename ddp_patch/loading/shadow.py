@@ -37,7 +37,7 @@ class Shadows:
         self._shown.add(loader)
         vars(loader)[_ITERATOR] = iterator
 
-    def go_on(self, loader: DataLoader[Any]) -> bool:
+    def has_workers(self, loader: DataLoader[Any]) -> bool:
         """Tell whether its workers go on: a script that wants new ones, with what it has changed, sets it to None."""
         return loader._iterator is not None
 

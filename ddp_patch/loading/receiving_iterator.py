@@ -22,7 +22,7 @@ from .shadow import shadow_of
 from .workers import drawn_ahead
 
 
-class Nothing(IterableDataset[None]):
+class EmptyDataset(IterableDataset[None]):
     """Stands for a dataset that another rank reads."""
 
     def __getitem__(self, index: Any) -> None:
@@ -34,7 +34,7 @@ class Nothing(IterableDataset[None]):
             yield None
 
 
-class Listener:
+class ReceivingIterator:
     """The iterator of a rank that gets what another one read."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Listener:
         world: World,
         name: str,
         compared: FirstBatches,
-        again: bool,
+        keeps_workers: bool,
     ) -> None:
         """Draw what the reader draws when it makes its iterator.
 
@@ -56,19 +56,19 @@ class Listener:
             world: the ranks.
             name: of this epoch, the same on every rank.
             compared: compares the first indices with those of the other ranks.
-            again: the reader goes on with workers that it kept, and draws no seed for them.
+            keeps_workers: the reader goes on with workers that it kept, and draws no seed for them.
         """
         self._make = make
         self._loader = loader
         self._channel = channel
         self._world = world
         self._before: Any = states()
-        hollow, sampler = _hollow(loader, world)
+        twin, sampler = _without_data(loader, world)
         if sampler is not None:
             sampler.compared = compared
-            sampler.begins = not again
-        with preserving_rng_state(loader.generator) if again else contextlib.nullcontext():
-            self.iterator = make(hollow)
+            sampler.begins = not keeps_workers
+        with preserving_rng_state(loader.generator) if keeps_workers else contextlib.nullcontext():
+            self.iterator = make(twin)
         if loader.num_workers > 0:
             # What torch's iterator says of itself (2.13), with the reader's workers out of reach.
             ours = {"_dataset": loader.dataset, "_num_workers": loader.num_workers, "_workers": []}
@@ -139,14 +139,14 @@ class Listener:
         return with_row_count(next(self.iterator))
 
 
-def _hollow(loader: DataLoader[Any], world: World) -> tuple[DataLoader[Any], Drawn | None]:
+def _without_data(loader: DataLoader[Any], world: World) -> tuple[DataLoader[Any], Drawn | None]:
     """Make a loader that draws what another draws, and reads nothing."""
     # Not of the loader's own class, whose iterator may work on what it gets.
-    hollow: DataLoader[Any] = object.__new__(DataLoader)
-    hollow.__dict__.update(loader.__dict__)
+    twin: DataLoader[Any] = object.__new__(DataLoader)
+    twin.__dict__.update(loader.__dict__)
     changes: dict[str, Any] = {
-        "dataset": Nothing(),
-        "collate_fn": _nothing,
+        "dataset": EmptyDataset(),
+        "collate_fn": _collate_nothing,
         "num_workers": 0,
         "prefetch_factor": None,
         "pin_memory": False,
@@ -158,8 +158,8 @@ def _hollow(loader: DataLoader[Any], world: World) -> tuple[DataLoader[Any], Dra
     if not isinstance(loader.dataset, IterableDataset):
         which = _sampler_of(loader)
         sampler = changes[which] = Drawn(getattr(loader, which), world, drawn_ahead(loader))
-    hollow.__dict__.update(changes)
-    return hollow, sampler
+    twin.__dict__.update(changes)
+    return twin, sampler
 
 
 def _sampler_of(loader: DataLoader[Any]) -> str:
@@ -170,5 +170,5 @@ def _nothing_to_shut_down() -> None:
     """The reader's workers are the reader's."""
 
 
-def _nothing(samples: Any) -> None:
+def _collate_nothing(samples: Any) -> None:
     """Collate nothing."""

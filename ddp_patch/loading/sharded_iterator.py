@@ -23,7 +23,7 @@ _WORKER_ADVICE = (
 )
 
 
-class Apart:
+class ShardedIterator:
     """An iterator over this rank's rows."""
 
     def __init__(
@@ -117,6 +117,6 @@ class Apart:
             self._world.check_all_failed(error, where)
 
 
-def samples_as_they_are(samples: list[Any]) -> list[Any]:
-    """Collate nothing: what ranks exchange are samples."""
+def keep_samples(samples: list[Any]) -> list[Any]:
+    """Collate samples to a list of them, which is what ranks exchange."""
     return samples
