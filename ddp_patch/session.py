@@ -85,10 +85,11 @@ class Session(Once):
         self.applied = AppliedFunctions(self.replicas, world)
         forwards = self.replicas.forwards
         world.computes_rows = lambda: forwards.computes_rows
-        world.has_averaged_gradient = functools.partial(forwards.has_averaged_gradient, self.replicas.backwards.trains)
+        is_replica_parameter = self.replicas.backwards.is_replica_parameter
+        world.has_averaged_gradient = functools.partial(forwards.has_averaged_gradient, is_replica_parameter)
         world.unruled_calls.agreed = generic.agreed
         world.local_draws = self.replicas.generators.entered
-        world.trains = lambda tensor: id(tensor) in self.replicas.trained.ids()
+        world.is_optimized = lambda tensor: id(tensor) in self.replicas.trained.ids()
         grow = self.options.batch == "per_device"
         self.loaders = Loaders(self.replicas, self.job, world, self.options.timeout, grow=grow)
         self.discovery = Discovery(self.replicas, self._patcher)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def refuse_trained(data: Any, world: World) -> None:
     """Raise if samples were computed of what an optimizer trains: gradients would be those of this rank's samples."""
-    if any(map(world.trains, leaves_below(nodes_of(data)))):
+    if any(map(world.is_optimized, leaves_below(nodes_of(data)))):
         raise BatchError(
             f"{script_line()}: a dataset or a collate_fn computes samples of parameters that are trained, which would "
             "get the gradients of one rank's samples only. Compute them under torch.no_grad(), or after the batch was "

@@ -51,7 +51,7 @@ class World(Collectives):
     has_averaged_gradient: Callable[[torch.Tensor], bool] = lambda tensor: False
     # Surrounds what draws random numbers for this rank's rows.
     local_draws: Callable[[], AbstractContextManager[None]] = nullcontext
-    trains: Callable[[torch.Tensor], bool] = lambda tensor: False  # an optimizer of the script does
+    is_optimized: Callable[[torch.Tensor], bool] = lambda tensor: False  # by an optimizer of the script
 
     # On accelerators, which add in any order, so that ranks that compute the same get other last digits, and which are
     # waited for where a value is looked at.

@@ -36,7 +36,7 @@ class BackwardPasses:
         self._world = world
         self._group = group
         self.loss_scale = LossScale(world.ledger)
-        self.hooks = ParameterHooks(lambda: self.running, self._shares, world, self.loss_scale)
+        self.hooks = ParameterHooks(lambda: self.is_running, self._shares, world, self.loss_scale)
         self._assumption = Assumption(world, self.hooks)
         self._syncs: list[GradientSync] = []
         self.nested = NestedBackwards(world, self._syncs, self.loss_scale)
@@ -45,7 +45,7 @@ class BackwardPasses:
         self._conversions = Conversions(self._converted)
         self.unsettled = PendingGradients()
         self.when_stepped: Callable[[Any], None] = lambda optimizer: None
-        self.running = False
+        self.is_running = False
         self._stepping: Any = None  # the optimizer that is
         self._count = 0  # backwards so far, the same number on every rank
         self._optimized: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
@@ -72,7 +72,7 @@ class BackwardPasses:
             self._conversions.stop()
 
     def _outlived(self, sync: GradientSync) -> None:
-        if self.running and not any(sync is other for other in self._late):  # not for torch.autograd.grad
+        if self.is_running and not any(sync is other for other in self._late):  # not for torch.autograd.grad
             self._late.append(sync)
 
     def _converted(self, parameter: Any) -> None:
@@ -80,32 +80,32 @@ class BackwardPasses:
             if id(parameter) in sync.ids:
                 sync.note_converted_parameter()
 
-    def trains(self, tensor: Any) -> bool:
+    def is_replica_parameter(self, tensor: Any) -> bool:
         """Tell whether a tensor is a parameter that some replica keeps global."""
         return any(id(tensor) in sync.ids for sync in self._syncs)
 
-    def has_trained(self, tensor: Any) -> bool:
-        """Tell whether one does, or did when a graph that is still alive may have been made."""
+    def was_replica_parameter(self, tensor: Any) -> bool:
+        """Tell whether it is one, or was when a graph that is still alive may have been made."""
         reference = self._gone.get(id(tensor))
-        return self.trains(tensor) or (reference is not None and reference() is tensor)
+        return self.is_replica_parameter(tensor) or (reference is not None and reference() is tensor)
 
     def _shares(self, tensor: Any) -> bool:
         """Tell whether the backward that runs gives a parameter this rank's share of its gradient."""
-        return self.trains(tensor) or any(id(tensor) in sync.ids for sync in self._late)
+        return self.is_replica_parameter(tensor) or any(id(tensor) in sync.ids for sync in self._late)
 
     @property
     def is_busy(self) -> bool:
         """Whether autograd is at work for the script."""
-        return self.running or self.hooks.passing
+        return self.is_running or self.hooks.is_in_autograd_grad
 
     # --- backwards --------------------------------------------------------------------------------------------------
 
-    def backward(self, run: Callable[[], None], everywhere: bool, recorded: bool, reduction: Loss | None) -> None:
+    def backward(self, run: Callable[[], None], all_leaves: bool, recorded: bool, reduction: Loss | None) -> None:
         """Carry out a backward of the script.
 
         Args:
             run: has autograd do it.
-            everywhere: it accumulates into every leaf it reaches, unlike ``backward(inputs=...)``.
+            all_leaves: it accumulates into every leaf it reaches, unlike ``backward(inputs=...)``.
             recorded: with ``create_graph``.
             reduction: the loss that it starts from, if that was not summed yet.
         """
@@ -113,7 +113,7 @@ class BackwardPasses:
         source = None if reduction is None else reduction.source
         for sync in self._syncs:
             hooked = self.hooks.on_any(sync.all)
-            sync.begin(everywhere and not recorded and not hooked, self._stepping is not None, reduction, source)
+            sync.begin(all_leaves and not recorded and not hooked, self._stepping is not None, reduction, source)
         # Of a sum of losses, only a part of the gradients would have to be corrected.
         counted = None if reduction is None else reduction.multiple_of
         if (
@@ -122,8 +122,8 @@ class BackwardPasses:
             and any(part.has_count and part.is_open for part in reduction.reductions)
         ):
             meet(reduction.reductions)  # each would be waited for, one by one
-        assumed = self._assumption.begin(self._syncs, counted) if counted is not None and everywhere else None
-        self.running, failed, begun = True, True, self._collectives()
+        assumed = self._assumption.begin(self._syncs, counted) if counted is not None and all_leaves else None
+        self.is_running, failed, begun = True, True, self._collectives()
         self._count += 1
         try:
             with self._world.collective("a backward", computes=True):
@@ -140,7 +140,7 @@ class BackwardPasses:
             self._world.check_all_failed(error, f"backward {self._count} (after {buckets} buckets of gradients)")
             raise
         finally:
-            self.running = False
+            self.is_running = False
             if self.loss_scale.active:
                 self.loss_scale.end()
             self._end(failed, recorded)
@@ -155,11 +155,11 @@ class BackwardPasses:
     @contextmanager
     def grad(self) -> Iterator[None]:
         """Surround ``torch.autograd.grad``, which accumulates nowhere."""
-        before, self.hooks.passing = self.hooks.passing, True
+        before, self.hooks.is_in_autograd_grad = self.hooks.is_in_autograd_grad, True
         try:
             yield
         finally:
-            self.hooks.passing = before
+            self.hooks.is_in_autograd_grad = before
 
     def _collectives(self) -> int:
         """Count those that DDP has begun; 0 if its backend does not (torch 2.13)."""
@@ -222,8 +222,8 @@ class BackwardPasses:
             if not sync.ids.isdisjoint(ids):
                 sync.schedule.forget_cycle()
 
-    def regrouped(self, optimizer: Any) -> None:
-        """An optimizer got other parameters."""
+    def forget_param_groups(self, optimizer: Any) -> None:
+        """Forget the parameters of an optimizer, which got others."""
         self._optimized.pop(optimizer, None)
 
     def settle(self) -> None:

@@ -87,7 +87,7 @@ class ParameterHooks:
         self._shares: Any = WeakIdKeyDictionary()  # parameter -> this rank's share, in the order of arrival
         self._accumulated: Any = WeakIdKeyDictionary()
         self.any = False  # a parameter carries or carried hooks; asked at every step, so it is kept cheap
-        self.passing = False  # torch.autograd.grad is running: its results meet the hooks once they are global
+        self.is_in_autograd_grad = False  # its results meet the hooks once they are global
 
     def on_any(self, parameters: list[Any]) -> bool:
         """Tell whether one of these parameters carries hooks of the script's."""
@@ -153,7 +153,7 @@ class ParameterHooks:
                 return None  # the last one was removed
             if not self._is_trained(parameter):
                 return self._scale.seen_by(self._hooks[parameter].on)(grad)  # type: ignore[no-any-return]
-            if self.passing:
+            if self.is_in_autograd_grad:
                 return None
             if not self._is_due():
                 return self._hooks[parameter].on(grad)  # type: ignore[no-any-return]

@@ -63,13 +63,13 @@ def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
     scale = session.replicas.backwards.loss_scale
     if scale.active and not recorded and not session.replicas.backwards.is_busy:
         bound["grad_tensors"] = scale.begin(roots, bound.get("grad_tensors"), bound.get("inputs"))
-    if session.replicas.backwards.running:
+    if session.replicas.backwards.is_running:
         session.replicas.backwards.nested.run(wrapped, roots, bound)
         return
     if not session.replicas.trained.has_optimizers:
         session.by_hand.note_leaves(leaves_of(roots))
-    everywhere, reduction = bound.get("inputs") is None, None if recorded else reduction
-    session.replicas.backwards.backward(lambda: wrapped(roots, **bound), everywhere, recorded, reduction)
+    all_leaves, reduction = bound.get("inputs") is None, None if recorded else reduction
+    session.replicas.backwards.backward(lambda: wrapped(roots, **bound), all_leaves, recorded, reduction)
 
 
 def _apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -168,13 +168,13 @@ def _grad(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
 
 def is_trained(session: Session, source: Any) -> bool:
     """Tell parameters, and what was computed of them alone: a rank may have its share of the gradient there."""
-    if session.replicas.backwards.has_trained(source):
+    if session.replicas.backwards.was_replica_parameter(source):
         return True
     if isinstance(source, BatchTensor) or is_of_batch(source) or has_output_hook(source):
         return False
     if getattr(source, "grad_fn", None) is None:
         return False
-    return comes_from(source, session.replicas.backwards.has_trained, _MOST_NODES)
+    return comes_from(source, session.replicas.backwards.was_replica_parameter, _MOST_NODES)
 
 
 def one_by_one(bound: dict[str, Any]) -> tuple[Any, ...]:

@@ -80,7 +80,7 @@ class Replicas:
         """Remember an optimizer: what it trains is what has to be found."""
         self.trained.add(optimizer)
         self.registry.trains(optimizer)
-        self.backwards.regrouped(optimizer)
+        self.backwards.forget_param_groups(optimizer)
 
     def _stepped(self, optimizer: Any) -> None:
         if self.watching:
