@@ -132,7 +132,7 @@ class _Below(TorchDispatchMode):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 value = args[at] if at < len(args) else kwargs.get(argument.name)
                 written = value if isinstance(value, (list, tuple)) else [value]
-                keys = [storage_ptr(tensor) for tensor in written if isinstance(tensor, Tensor)]
+                keys = (storage_ptr(tensor) for tensor in written if isinstance(tensor, Tensor))
                 if any(key in self._tape.protected for key in keys):
                     return True
         return False
