@@ -567,6 +567,38 @@ def picks_by_number(r):
     return Call(function, [(x, dim)], local=False)
 
 
+def picks_by_batch(r):
+    """Rows at indices that are dealt themselves: of points among the neighbours of their cloud, or of any other."""
+    x, _ = batch(r, dims=3, dim=0, rows=r.randint(4, 9))
+    g, (b, c, h) = generator(r), x.shape
+    near = torch.randint(-1 if r.random() < 0.2 else 0, c, (b, c, 2), generator=g)
+    far = torch.randint(-b, b, (b,), generator=g)
+    form = r.randrange(9)
+
+    def function(x, near, far):
+        points = (x * 2).reshape(b * c, h)
+        own = near % c + torch.arange(0, b).view(-1, 1, 1) * c
+        if form == 0:
+            return points[own.view(-1), :].view(b, c, 2, h) - x[:, :, None]
+        if form == 1:
+            return points[own], own
+        if form == 2:
+            return points.index_select(0, own.view(-1)).view(b, c * 2, h).amax(1)
+        if form == 3:
+            return x[far], x[far].sum()
+        if form == 4:
+            return x[far, 0], x[far, :, :1], x[far, None]
+        if form == 5:
+            return points[near.reshape(-1)].view(b, c, 2, h)
+        if form == 6:
+            return torch.index_select(x, 0, far % b), points[:, 0][own]
+        if form == 7:
+            return x[far.abs() * 0 + torch.arange(b)], x[far[:1]]
+        return points[own.permute(2, 0, 1)].mean(0), points.detach()[own].sum(2)
+
+    return Call(function, [(x, 0), (near, 0), (far, 0)], local=False)
+
+
 def picks_by_mask(r):
     """Rows and entries at masks of a batch's own, of the script's, and of columns; and writes to them."""
     x, _ = batch(r, dims=3, dim=0, rows=r.randint(6, 11))
@@ -937,6 +969,7 @@ CASES = {
     "shapes_like": shapes_like,
     "draws": draws,
     "picks_by_number": picks_by_number,
+    "picks_by_batch": picks_by_batch,
     "picks_by_mask": picks_by_mask,
     "writes": writes,
     "writes_to_slices": writes_to_slices,
@@ -960,6 +993,7 @@ REPEATS = {
     "unknown": 40,
     "draws": 15,
     "picks_by_number": 60,
+    "picks_by_batch": 60,
     "picks_by_mask": 120,
     "writes": 60,
     "writes_to_slices": 60,

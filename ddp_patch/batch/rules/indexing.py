@@ -54,6 +54,8 @@ def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if by_row is not None:
         return by_row
     items = masked_rows.spelled_out(items, batch.dim(), batch._layout.dim)
+    if items and isinstance(items[0], BatchTensor) and (own := picked_rows.picked_by_batch(batch, items)) is not None:
+        return own
     expanded = without_ellipsis(items, batch.dim())
     if expanded is None or any(isinstance(item, BatchTensor) for item in items):
         return _picked(func, batch, index, items)
@@ -211,6 +213,9 @@ def index_select(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     """``x.index_select(1, columns)`` of a batch, ``table.index_select(0, x)`` by one."""
     if len(args) == 3 and not kwargs and not isinstance(args[0], BatchTensor):
         return lookups.selected(func, *args)
+    if len(args) == 3 and args[1] == 0 and isinstance(args[2], BatchTensor) and args[2].dim() == 1:
+        own = picked_rows.picked_by_batch(args[0], args[2:], func)
+        return NotImplemented if own is None else own
     return _selected_along(func, args, kwargs)
 
 

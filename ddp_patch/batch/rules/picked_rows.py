@@ -1,13 +1,17 @@
-"""``x[b, i, j]`` with plain indices of rows: each rank picks of its own, and what the ranks picked is added up.
+"""Rows picked by their numbers: each rank picks of its own.
 
-The ranks hold such indices alike. Detectors pick predictions by the number of the picture, the anchor and the cell; all
-predictions would travel otherwise.
+``x[b, i, j]`` with plain indices, which the ranks hold alike: what they picked is added up. Detectors pick predictions by
+the number of the picture, the anchor and the cell; all predictions would travel otherwise.
+
+``x.view(B * N, -1)[neighbours]`` with indices that are dealt themselves: of a point cloud, those of its own points, so
+that each rank's are among its rows. What is picked is dealt as the indices are.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +19,10 @@ import torch
 from torch import Tensor
 
 from ..crossings import all_reduce
-from ..forms import to_local
+from ..forms import full_tensor, to_local
 from ..tensor import BatchTensor
 from ..world import World
+from . import lookups
 
 _ADDED = (  # by every backend: gloo has no sums of int16, say
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex128, torch.complex64),
@@ -85,6 +90,34 @@ def written(batch: BatchTensor, items: Sequence[Any], value: Any) -> tuple[tuple
     is_own = pick.is_own.expand(shape)
     others = (item.expand(shape)[is_own] if isinstance(item, Tensor) else item for item in pick.items)
     return (pick.rows.expand(shape)[is_own], *others), value
+
+
+def picked_by_batch(batch: BatchTensor, items: Sequence[Any], func: Any = Tensor.__getitem__) -> BatchTensor | None:
+    """Give the rows at indices that are a batch; None if it is another kind of index.
+
+    Args:
+        batch: with its rows along the first dimension.
+        items: of the index.
+        func: that picks: ``Tensor.__getitem__``, which counts negative indices from the end, or ``index_select``.
+    """
+    index, layout = items[0], batch._layout
+    if layout.dim != 0 or layout.pieces or not isinstance(index, BatchTensor) or index.dtype != torch.long:
+        return None
+    if index.dim() == 0 or not all(item is None or type(item) in (int, slice, type(...)) for item in items[1:]):
+        return None
+    world, rows, is_select = World.get(), to_local(index), func != Tensor.__getitem__
+    rows = rows if is_select else torch.where(rows < 0, rows + layout.total, rows)
+    rows = rows - sum(layout.counts[: world.rank])
+    is_own = ((rows >= 0) & (rows < layout.counts[world.rank])).all()
+    with nullcontext() if world.observation is None else world.observation.paused():  # own rows meet no others
+        are_own = int(world.all_reduce(is_own.to(torch.int64))) == world.size
+    if not are_own:
+        whole = full_tensor(batch)
+        looked_up: BatchTensor = (
+            lookups.selected(func, whole, 0, index) if is_select else lookups.at_indices(func, whole, tuple(items))
+        )
+        return looked_up
+    return BatchTensor.from_local(to_local(batch)[(rows, *items[1:])], index._layout)
 
 
 def _may_be(batch: BatchTensor, items: Sequence[Any]) -> bool:
