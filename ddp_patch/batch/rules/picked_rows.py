@@ -1,6 +1,6 @@
 """Rows picked by their numbers: each rank picks of its own.
 
-``x[b, i, j]`` with plain indices, which the ranks hold alike: what they picked is added up. Detectors pick predictions by
+``x[b, i, j]`` with plain indices, which ranks hold alike: what they picked is added up. Detectors pick predictions by
 the number of the picture, the anchor and the cell; all predictions would travel otherwise.
 
 ``x.view(B * N, -1)[neighbours]`` with indices that are dealt themselves: of a point cloud, those of its own points, so
