@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..batch.tensor import BatchTensor
 from ..errors import BatchError
 from ..structure import PLAIN, leaves
 from .swap import original_class
