@@ -18,7 +18,6 @@ class Opaque:
 
 
 PIECE = 2**20  # entries
-PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _NO_CONTAINERS = (Tensor, Opaque, int, float, str, type(None))
 
 

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import ddp_patch
 from ddp_patch.batch.world import World
+from ddp_patch.deciding.index_bounds import check_bounds
 
 
 class Periods(nn.Module):
@@ -102,3 +103,18 @@ def test_forms_of_calls_that_are_remembered_are_bounded(ranks):
     known, sighted = ranks.call(forms, 2).ok().results[0]
     assert known <= 4096
     assert sighted <= 4096
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("index", (torch.zeros(4, 3), [torch.tensor([0, 4])])),
+        ("index", (torch.zeros(4, 3), [None, torch.tensor([-4])])),
+        ("index_select", (torch.zeros(4, 3), 1, torch.tensor([3]))),
+    ],
+)
+def test_a_trial_on_an_accelerator_survives_numbers_of_rows_of_the_whole_batch(name, args):
+    with pytest.raises(IndexError, match="is out of bounds for"):
+        check_bounds(name, args)
+    check_bounds(name, (torch.zeros(5, 5), *args[1:]))
+    check_bounds("index", (torch.zeros(4, 3), [torch.ones(4, 3, dtype=torch.bool)]))

@@ -71,7 +71,6 @@ class Observation:
         self._is_own = is_own
         self._tries = tries
         self.preserving_state = preserving_state
-        self.computes_again = False  # backward will, parts of the forward
         self.sees_gradients_apart = False  # those of what every rank has whole are looked at when it is over
         self._paused = False
         self._reduces = layout is not None
@@ -208,7 +207,6 @@ class Observation:
 
     def allow_keeping(self, kept: Any) -> None:
         """Let these outlive the forward: torch keeps them, to compute with them again."""
-        self.computes_again = True
         self._may_be_kept.update(id(leaf) for _, leaf in leaves(kept))
 
     @contextmanager
@@ -244,7 +242,8 @@ class Observation:
             outputs: of the forward.
             arguments: batches among its arguments, with ``sys.getrefcount`` of each before the call.
         """
-        ids = {id(leaf) for _, leaf in leaves(outputs)} | self._may_be_kept
+        returned = [leaf for _, leaf in leaves(outputs)]
+        ids = {id(leaf) for leaf in returned} | self._may_be_kept
         kept = [batch for ref in self._made.values() if (batch := ref()) is not None and id(batch) not in ids]
         if kept or any(id(batch) not in ids and sys.getrefcount(batch) > count for batch, count in arguments):
             self.forbid_split("its forward keeps a batch for later", "Return it instead")

@@ -176,8 +176,6 @@ def _opened(value: Any, depth: int = 3) -> Any:
 
 
 def _same_values(mine: Any, other: Any) -> bool:
-    if mine is other:
-        return True
     left, right = list(leaves(_opened(mine))), list(leaves(_opened(other)))
     if [path for path, _ in left] != [path for path, _ in right]:
         return False

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..batch.crossings import all_gather
 from ..batch.forms import full_tensor
@@ -18,6 +18,7 @@ from ..batch.versions import version
 from ..batch.world import World
 from ..errors import BatchError
 from ..structure import leaves, map_leaves
+from .calls import Call
 from .comparison import Dims
 from .entry import Entry
 
@@ -93,15 +94,15 @@ def copying_writes_back(
             wrote.append(leaf)
 
 
-def wrap_outputs(module: nn.Module, outputs: Any, entry: Entry, dims: Dims, gathers_scalars: bool = False) -> Any:
-    """Make batches of a forward's outputs.
+def wrap_outputs(call: Call, outputs: Any, entry: Entry, dims: Dims) -> Any:
+    """Make batches of a forward's outputs; an argument that comes out is the batch that the script gave.
 
     Args:
-        module: the module that was called, for messages.
+        call: that was carried out. One of ``nn.DataParallel`` gives a 0-dim output back as one value per rank, as it
+            does per device.
         outputs: what its forward returned for this rank's rows.
         entry: how it was entered.
         dims: where each output has its rows, by path, as was seen; None for what every rank has whole.
-        gathers_scalars: give a 0-dim output back as one value per rank, as ``nn.DataParallel`` does per device.
 
     Raises:
         BatchError: for an output that the trial did not see.
@@ -124,17 +125,25 @@ def wrap_outputs(module: nn.Module, outputs: Any, entry: Entry, dims: Dims, gath
         place = dims.get(path, default)
         if place is None:
             return leaf
-        if leaf.dim() == 0 and gathers_scalars:
+        if leaf.dim() == 0 and call.gathers_scalars:
             return all_gather(leaf.reshape(1), Layout((1,) * len(layout.counts), 0, len(layout.counts)))
         if place.dim < leaf.dim() and leaf.shape[place.dim] == count * place.size:
-            return BatchTensor.from_local(leaf, place.of(layout))
+            its = place.of(layout)
+            given = _given(call, entry, leaf) if leaf.is_leaf else None
+            return given if given is not None and given._layout == its else BatchTensor.from_local(leaf, its)
         raise BatchError(
-            f"{type(module).__name__} returned a tensor of shape {tuple(leaf.shape)} (output{path}) for "
+            f"{type(call.module).__name__} returned a tensor of shape {tuple(leaf.shape)} (output{path}) for "
             f"{count} of {layout.total} rows, so it cannot be told which rows it belongs to. Return one entry per row "
             "from forward, and reduce over them outside."
         )
 
     return map_leaves(back, outputs)
+
+
+def _given(call: Call, entry: Entry, rows: Tensor) -> BatchTensor | None:
+    """The batch of the script's that these are the rows of: a leaf's gradient has its true scale there."""
+    pairs = zip(call.leaves, entry.leaves, strict=True)
+    return next((whole for (_, whole), (_, cut) in pairs if cut is rows and isinstance(whole, BatchTensor)), None)
 
 
 def detached(value: Any) -> Any:

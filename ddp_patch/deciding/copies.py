@@ -16,7 +16,6 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from ..batch.nodes import unheard
 from ..batch.tensor import BatchTensor
 from ..calling import module_hooks
-from ..calling.kept_attributes import Withheld
 from ..structure import leaves, map_leaves
 
 _entries: Any = unheard(Tensor.numel)  # asked by us, not by the forward
@@ -76,9 +75,7 @@ def _noting(norm_inputs: list[NormInput], number: int, forward: Any, channels: i
 
 
 def _is_computed(leaf: Any) -> bool:
-    if isinstance(leaf, BatchTensor):
-        return True
-    return isinstance(leaf, Tensor) and type(leaf) is not Withheld and leaf.grad_fn is not None
+    return isinstance(leaf, BatchTensor) or (isinstance(leaf, Tensor) and leaf.grad_fn is not None)
 
 
 def _is_zero(leaf: Any) -> bool:

@@ -26,7 +26,7 @@ from .call_forms import FirstCall, Form, Forms
 from .dimensions import Dimensions, WorkCounter
 from .fingerprint import Fingerprints
 from .observed_call import ObservedCall
-from .observing import is_of_batches
+from .observing import completed_by, is_of_batches
 from .trial_run import is_of_machine
 from .trial_verdict import SplitDecision
 from .unobserved import Unobserved
@@ -134,18 +134,17 @@ class SplitDecisions:
             error.__traceback__ = error.__context__ = None  # which keep activations
             forms.has_failed_on_batches = True
             return self._decide_by_few_rows(call, entry, rows, CallMode.WHOLE, observed.before)
-        with observed.kept.as_before():
-            is_alike = self.fingerprints.of(call.module, self._census.of(call.module))[1] == form[0][1]
-            # It bound something outside anew, as a first call may: the next one of this form is looked at once more.
-            has_rebound = observed.changed(is_alike) and is_alike and form not in forms.rebound
-            # On every rank or on none: a trial may need all of them.
-            answers = [answer[0] for answer in self._world.share([[observed.seen.why_not_split, has_rebound]])]
-            why_not_split = next((reason for reason, _ in answers if reason is not None), None)
-            if why_not_split is not None:
-                decision = SplitDecision(CallMode.BATCHES, why_not_split)
-            else:
-                decision = observed.tried() if stored is None or is_to_be_tried else stored.decision
-        decision = agreed(self._world, observed.completed(decision))
+        is_alike = self.fingerprints.of(call.module, self._census.of(call.module))[1] == form[0][1]
+        # It bound something outside anew, as a first call may: the next one of this form is looked at once more.
+        has_rebound = observed.changed(is_alike) and is_alike and form not in forms.rebound
+        # On every rank or on none: a trial may need all of them.
+        answers = [answer[0] for answer in self._world.share([[observed.seen.why_not_split, has_rebound]])]
+        why_not_split = next((reason for reason, _ in answers if reason is not None), None)
+        if why_not_split is not None:
+            decision = SplitDecision(CallMode.BATCHES, why_not_split)
+        else:
+            decision = observed.tried() if stored is None or is_to_be_tried else stored.decision
+        decision = agreed(self._world, completed_by(observed.outputs, entry, decision, observed.seen))
         if decision.how is not CallMode.ROWS and entry.guessed:
             self._memory[call.module].update(dict.fromkeys(entry.guessed))
         elif any(has_rebound for _, has_rebound in answers):

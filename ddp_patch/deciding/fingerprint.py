@@ -20,10 +20,9 @@ from ..calling.census import ModuleContents, kinds_of_slots
 from ..calling.entry import Entry
 from ..calling.swap import original_class
 from ..generators import kinds
-from ..structure import PLAIN
 from .code import difference, without_numbers
 from .guards import Guards
-from .walk import OF_TORCH
+from .walk import OF_TORCH, PLAIN
 
 _MOST_STATES = 256  # of modules that are remembered
 _MOST_LAYER_STATES = 16_384

@@ -15,9 +15,9 @@ from typing import Any
 from torch import nn
 
 from ..batch.tensor import BatchTensor
-from ..structure import PLAIN, Opaque
+from ..structure import Opaque
 from .state_snapshot import StateSnapshot
-from .walk import OF_TORCH, Walk
+from .walk import OF_TORCH, PLAIN, Walk
 
 CHANGES_OUTSIDE = (
     "its forward changes what it may branch on, outside of its attributes",
@@ -43,7 +43,6 @@ class Guards:
         self._number = number
         self._layers = layers
         self._names: set[str] = set()  # of attributes and global variables that the code mentions
-        self._withheld: set[tuple[int, str]] = set()  # positions of layers, and names of their attributes
         self.content: Any = None
         self.outside = StateSnapshot()  # what the code reaches beside what the layers hold
         self._read()
@@ -59,14 +58,6 @@ class Guards:
         before = self.content
         self._read()
         return bool(before != self.content)
-
-    def withhold(self, places: Iterable[tuple[int, str]]) -> None:
-        """Watch some attributes no more: nobody sees what they hold before the forward writes to them.
-
-        Args:
-            places: positions of layers, and names of their attributes.
-        """
-        self._withheld.update(places)
 
     @property
     def generators(self) -> list[Any]:
@@ -112,9 +103,9 @@ class Guards:
             content += [walk.over(value, 0) for value in _functions_among(vars(layer))]  # of which no copy is made
         content += walk.deeper()
         self.outside, walk.standing = walk.standing, StateSnapshot()
-        for position, layer in enumerate(self._layers):
+        for layer in self._layers:
             for name, value in vars(layer).items():
-                if name not in OF_TORCH and type(value) not in PLAIN and (position, name) not in self._withheld:
+                if name not in OF_TORCH and type(value) not in PLAIN:
                     content.append((name, walk.over(value, 0)))
             for buffer in layer._buffers.values():
                 if buffer is not None:

@@ -17,14 +17,13 @@ from ..batch.world import World
 from ..calling.call_mode import CallMode
 from ..calling.calls import Call
 from ..calling.entry import Entry
-from ..calling.kept_attributes import KeptAttributes, left_by
 from ..calling.rows import as_batches, copying_writes_back, detached
 from ..structure import leaves, map_leaves
 from .agreed import muted
 from .arguments import SavedArguments
 from .fingerprint import Fingerprints
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED
-from .observing import completed_by, observation, observed, restored_if_it_fails, untouched
+from .observing import observation, observed, restored_if_it_fails, untouched
 from .trial_verdict import SplitDecision, decide_by_trial
 
 
@@ -57,14 +56,11 @@ class ObservedCall:
         self._arguments = arguments = as_batches(call.args, call.kwargs, entry)
         # Copied now, since forward may write to its arguments.
         self._copies = (detached(arguments), detached((entry.args, entry.kwargs))) if is_to_be_tried else None
-        self._guards = guards = fingerprints.guards(call.module)
-        self._generators = fingerprints.generators(call)
+        guards, self._generators = fingerprints.guards(call.module), fingerprints.generators(call)
         self.seen = observation(call, entry.layout, lambda: guards.noted(leaves(arguments)))
         self._saved_arguments = SavedArguments(call, arguments)
         self.before = guards.noted(leaves(arguments))
-        self.outputs: Any = None  # what its forward returned, and wrote to containers and attributes
-        self.kept = KeptAttributes((), ())  # attributes that it leaves batches in
-        self._held = [dict(vars(layer)) for layer in layers]
+        self.outputs: Any = None  # what its forward returned and wrote to containers
         self._wrote: list[torch.Tensor] = []
         if guards.is_truncated:
             self.seen.forbid_split(*MORE_THAN_WATCHED)
@@ -89,13 +85,8 @@ class ObservedCall:
             result = call.run(*args, **kwargs)
         if any(type(leaf) is BatchSize for _, leaf in leaves(result)):
             result = map_leaves(numbers, result)
-        outputs = self._saved_arguments.containers.with_writes(result)
-        result = self._saved_arguments.containers.write_back(outputs)
-        self.kept = left_by(self._layers, self._held)
-        self.outputs = self.kept.with_values(outputs)
-        if self.kept.places and self.seen.computes_again:  # and would leave this rank's rows there
-            why = f"its forward leaves a batch in {self.kept.described()}, and backward computes parts of it again"
-            self.seen.forbid_split(why, "Return it instead")
+        self.outputs = self._saved_arguments.containers.with_writes(result)
+        result = self._saved_arguments.containers.write_back(self.outputs)
         self.seen.check_kept(self.outputs, batches)
         if self._wrote:
             why = "its forward writes to an argument, which is no batch of a loader"
@@ -118,12 +109,8 @@ class ObservedCall:
         """Try the module on copies."""
         assert self._copies is not None
         rows, seen = self._entry.layout.rows(self._world.rank), self.seen
-        containers, kept = self._saved_arguments.containers, self.kept.places
-        withheld = KeptAttributes(self._layers, kept).taken()
-        with muted(self._world), untouched(self._layers), containers.as_before(), withheld:
-            decision = decide_by_trial(
-                self._call.module, *self._copies, rows, seen, generators=self._generators, kept=kept
-            )
+        with muted(self._world), untouched(self._layers), self._saved_arguments.containers.as_before():
+            decision = decide_by_trial(self._call.module, *self._copies, rows, seen, generators=self._generators)
         if self.before.was_written_to():  # the trial did it, which the call did not: maybe on this rank alone
             self.before.put_back()
             return SplitDecision(CallMode.BATCHES, ". ".join(CHANGES_OUTSIDE))
@@ -131,8 +118,3 @@ class ObservedCall:
             why = f"{decision.reason}, though {', '.join(seen.unknown_functions)} ..."
             return dataclasses.replace(decision, reason=why)
         return decision
-
-    def completed(self, decision: SplitDecision) -> SplitDecision:
-        """Complete a decision by what came out."""
-        self._guards.withhold(self.kept.places)
-        return completed_by(self.outputs, self.kept.places, self._entry, decision, self.seen)

@@ -26,7 +26,6 @@ from ..calling.calls import Call
 from ..calling.comparison import Dims
 from ..calling.compiled import is_used, stance
 from ..calling.entry import Entry
-from ..calling.kept_attributes import Place
 from ..errors import DdpPatchError, LockstepError
 from ..generators import same_draws, same_states, state_of
 from ..gradients.graphs import comes_from
@@ -167,14 +166,11 @@ def restored_if_it_fails(
         seen.forbid_split(OWN_DRAWS, DRAW_OUTSIDE)
 
 
-def completed_by(
-    result: Any, kept: tuple[Place, ...], entry: Entry, decision: SplitDecision, seen: Observation
-) -> SplitDecision:
+def completed_by(result: Any, entry: Entry, decision: SplitDecision, seen: Observation) -> SplitDecision:
     """Complete a decision on rows by what a call on batches gave.
 
     Args:
         result: of the call.
-        kept: attributes that it left batches in.
         entry: of the call.
         decision: of its trial.
         seen: of the call.
@@ -186,7 +182,7 @@ def completed_by(
         return SplitDecision(CallMode.BATCHES, why)
     if dims is None:
         return SplitDecision(CallMode.BATCHES, OTHER_ROWS)
-    return dataclasses.replace(decision, dims=dims, losses=losses_of(seen), kept=kept)
+    return dataclasses.replace(decision, dims=dims, losses=losses_of(seen))
 
 
 def of_few_rows(

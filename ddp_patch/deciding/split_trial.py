@@ -24,6 +24,7 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..ledger import model_line
 from ..structure import leaves, map_leaves
+from .index_bounds import check_bounds
 from .kernel_dropout import DROPPING, at_rest
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep  # not torchvision's
@@ -97,6 +98,8 @@ class SplitTrial(TorchDispatchMode):
         if torch.Tag.data_dependent_output in func.tags or (has_dynamic_shape and not of_batch):
             self.note_reading(tensors)
         rests = name == "native_dropout"
+        if args and isinstance(args[0], Tensor) and not args[0].is_cpu:
+            check_bounds(name, args)
         result = _no_dropout(args[0]) if rests else func(*args, **kwargs)
         seeded = torch.Tag.nondeterministic_seeded in func.tags and not rests
         self.drew_own |= kwargs.get("generator") not in (None, torch.default_generator)

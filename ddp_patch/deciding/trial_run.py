@@ -19,7 +19,6 @@ from ..batch.row_sums import noticed
 from ..batch.world import World
 from ..calling.capturing import not_capturing
 from ..calling.containers import Containers
-from ..calling.kept_attributes import AttributeReadError, KeptAttributes, Place
 from ..calling.rows import Arguments, detached
 from ..generators import same_beside_torch, same_draws, same_states, state_of, states
 from ..ledger import raised
@@ -66,12 +65,7 @@ class NotTriedError(Exception):
 
 
 def run_both(
-    module: nn.Module,
-    whole: Arguments,
-    rows: Arguments,
-    seen: Observation | None,
-    generators: Sequence[Any],
-    kept: Sequence[Place],
+    module: nn.Module, whole: Arguments, rows: Arguments, seen: Observation | None, generators: Sequence[Any]
 ) -> TrialRun:
     """Run copies of a module, without gradients and with constants for what is drawn.
 
@@ -81,7 +75,6 @@ def run_both(
         rows: some rows of the same.
         seen: the call, as it was observed on batches; None if it could not be.
         generators: of the script's own that it may draw from.
-        kept: attributes that it leaves batches in.
 
     Raises:
         NotTriedError: if one of them does not run.
@@ -102,12 +95,12 @@ def run_both(
     calls = () if seen is None else losses_of(seen)
     try:
         with isolated(generators) as of_whole, World.get().reducing(losses), first, noticed(has_sums(calls)):
-            from_full = _outputs_of(on_whole, detached(whole), kept)
+            from_full = _outputs_of(on_whole, *detached(whole))
         losses.settle()
     except Exception as error:  # the real call will raise it where the author can see it
         if is_of_machine(error):
             raise
-        why = str(error) if isinstance(error, (Refused, AttributeReadError)) else f"the trial raised {raised(error)}"
+        why = str(error) if isinstance(error, Refused) else f"the trial raised {raised(error)}"
         raise NotTriedError(f"it cannot be tried on rows, since {why}") from None
     inputs = detached(rows)
     reductions = None
@@ -117,13 +110,13 @@ def run_both(
     trial = SplitTrial(module, _batches_among(inputs, whole))
     try:
         with isolated(generators) as of_rows, _without_collectives(reductions), trial, noticed(has_sums(calls)):
-            from_local = _outputs_of(on_rows, inputs, kept)
+            from_local = _outputs_of(on_rows, *inputs)
             drew = not same_beside_torch(stood, states())
             drew_own = not same_states(of_script, [state_of(generator) for generator in generators])
     except Exception as error:  # it works on the whole and not on rows: it needs the whole
         if is_of_machine(error):
             raise
-        why = str(error) if isinstance(error, (Refused, AttributeReadError)) else f"on rows it raises {raised(error)}"
+        why = str(error) if isinstance(error, Refused) else f"on rows it raises {raised(error)}"
         raise NotTriedError(why, on_rows=True) from None
     return TrialRun(
         Side(on_whole, whole, from_full, first, normed[0], of_whole),
@@ -134,18 +127,12 @@ def run_both(
     )
 
 
-def _outputs_of(twin: nn.Module, inputs: Arguments, kept: Sequence[Place]) -> Any:
-    """Call a copy, and give its outputs, with what it wrote to containers and attributes.
-
-    These hold afterwards what they held.
-    """
-    args, kwargs = inputs
+def _outputs_of(twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a copy, and give its outputs and what it wrote to containers, which hold afterwards what they held."""
     containers = Containers((args, kwargs), (args, kwargs))
-    attributes = KeptAttributes(list(twin.modules()), kept)
     try:
-        with not_capturing(), attributes.taken():
-            outputs = containers.with_writes(twin(*args, **kwargs))
-        return attributes.with_values(outputs)
+        with not_capturing():
+            return containers.with_writes(twin(*args, **kwargs))
     finally:
         containers.put_back()
 

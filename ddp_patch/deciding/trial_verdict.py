@@ -21,7 +21,6 @@ from ..batch.noted_reductions import Reduction
 from ..batch.observation import Observation
 from ..calling.call_mode import CallMode
 from ..calling.comparison import Dims, close, compare, same_state
-from ..calling.kept_attributes import Place
 from ..calling.rows import Arguments
 from ..structure import leaves, leaves_below
 from .copies import NormInput
@@ -40,7 +39,6 @@ class SplitDecision:
     reason: str
     dims: Dims = field(default_factory=dict)  # where each output has its rows, if it is computed on rows
     losses: tuple[Reduction, ...] = ()  # that its forward computes
-    kept: tuple[Place, ...] = ()  # attributes that its forward leaves batches in
     is_size_dependent: bool = False  # its forward was seen to ask how large the batch is
 
 
@@ -52,7 +50,6 @@ def decide_by_trial(
     seen: Observation | None = None,
     gathers_scalars: bool = False,
     generators: Sequence[Any] = (),
-    kept: Sequence[Place] = (),
 ) -> SplitDecision:
     """Try a module, and decide how it may be computed, as far as this rank's rows tell.
 
@@ -64,13 +61,12 @@ def decide_by_trial(
         seen: the call, as it was observed on batches; None if it could not be.
         gathers_scalars: 0-dim outputs are per rank by contract, as ``nn.DataParallel`` has them per device.
         generators: of the script's own that it may draw from.
-        kept: attributes that it leaves batches in.
 
     Raises:
         Exception: what the machine says, such as that it has no more memory.
     """
     try:
-        run = run_both(module, whole, rows, seen, generators, kept)
+        run = run_both(module, whole, rows, seen, generators)
     except NotTriedError as error:
         is_needed = seen is None and not error.on_rows
         return SplitDecision(CallMode.WHOLE if is_needed else CallMode.BATCHES, str(error))

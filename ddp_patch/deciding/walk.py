@@ -20,11 +20,12 @@ from .. import generators
 from ..batch.tensor import BatchTensor
 from ..calling.scripts_code import NAMESPACES, OURS, is_own, is_scripts_file
 from ..calling.swap import MARK
-from ..structure import PLAIN, built_in, items_in
+from ..structure import built_in, items_in
 from . import referring
 from .code import ANY, content_of, is_empty, is_own_function, names_in, resolved, slots_of
 from .state_snapshot import MISSING, StateSnapshot, put_attribute, sample_of
 
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
 OF_TORCH = frozenset(vars(nn.Module())) - {"training"}  # parameters, layers and hooks, told by other means
 _MOST = 16_384  # things that are looked at
 _MOST_ITEMS = 1024  # of a container, whose items are walked; those of a longer one are told by identity

@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import nn
 
-from ..calling.kept_attributes import KeptAttributes
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
 
@@ -34,8 +33,6 @@ def _register_buffer(session: Session, wrapped: Any, instance: nn.Module, args: 
 
 
 def _noted(session: Session, module: nn.Module, name: str, before: Any, value: Any) -> None:
-    if KeptAttributes.is_expected(module, name):
-        return
     replicas = session.replicas
     replicas.decisions.fingerprints.noted(module, name, before, value, replicas.is_at_work)
 

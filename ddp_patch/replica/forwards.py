@@ -22,7 +22,6 @@ from ..calling.census import ModuleContents
 from ..calling.compiled import Compiling
 from ..calling.containers import Containers
 from ..calling.entry import Entry, plain_targets
-from ..calling.kept_attributes import KeptAttributes
 from ..calling.per_rank_generators import PerRankGenerators
 from ..calling.rows import as_batches, copying_writes_back, whole_arguments, wrap_outputs
 from ..deciding.trial_verdict import SplitDecision
@@ -95,18 +94,17 @@ class Forwards:
             graph_breaks += compiled.BATCH_NORM
         buffer_writes = compiled.count_buffer_writes(contents.layers) if graph_breaks else None
         containers = Containers((call.args, call.kwargs), (entry.args, entry.kwargs))
-        kept = KeptAttributes(contents.layers, decision.kept)
         is_outermost = self._generators.enter_torch()
         self.computes_rows, self._bypass_depth, self.call_count = True, self._bypass_depth + 1, self.call_count + 1
         try:
-            if graph_breaks or kept.places or self.intercept_depth or self.compiling is not None:
-                with self._around_rows(call.module, losses, graph_breaks), kept.taken():
+            if graph_breaks or self.intercept_depth or self.compiling is not None:
+                with self._around_rows(call.module, losses, graph_breaks):
                     outputs = _run(call, entry, replica)
             else:
                 outputs = _run(call, entry, replica)
             if losses is not None:
                 losses.check()
-            outputs = kept.with_values(containers.with_writes(outputs))
+            outputs = containers.with_writes(outputs)
         except DdpPatchError:
             raise
         except Exception as error:
@@ -121,8 +119,7 @@ class Forwards:
         try:
             if replica is not None:  # before they are batches: a rank's own tensors are hooked at once
                 outputs = replica.hook_outputs(outputs, entry.leaves)
-            outputs = wrap_outputs(call.module, outputs, entry, decision.dims, call.gathers_scalars)
-            return containers.write_back(kept.written(outputs))
+            return containers.write_back(wrap_outputs(call, outputs, entry, decision.dims))
         except Exception as error:  # the shapes of this rank's rows may tell what those of others do not
             self._world.check_all_failed(error, f"the outputs of call {self.call_count} of {described(call.module)}")
             raise
@@ -216,8 +213,11 @@ class Forwards:
             is_trained: tells whether a tensor is a parameter of a replica.
             tensor: that rows meet.
         """
-        may_come = tensor.grad_fn is not None and self.is_in_call and self._world.may_assume
-        return is_trained(tensor) or (may_come and comes_from(tensor, is_trained, _MOST_NODES))
+        if is_trained(tensor):
+            return True
+        if tensor.grad_fn is None or not (self.is_in_call and self._world.may_assume):
+            return False
+        return comes_from(tensor, is_trained, _MOST_NODES)
 
     @property
     def position(self) -> CallPosition:

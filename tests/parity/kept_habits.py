@@ -1,5 +1,6 @@
 """Forwards that leave what they computed in attributes of their layers: attention weights, features, states, losses."""
 
+import contextlib
 import copy
 import json
 import math
@@ -253,6 +254,27 @@ def states_of_which_only_the_size_is_asked():
     return recurrent(going_on, True) + recurrent(going_on, False)
 
 
+def states_whose_kind_is_asked():
+    def going_on(self, x):
+        kept = self.__dict__.get("pair")
+        before = kept[0].detach() if isinstance(kept, tuple) else x.new_zeros(x.size(0), 6)
+        self.pair = (before + x[:, :, :1].sum(1), len(x))
+        return before + getattr(self.h, "counted", 0)
+
+    return recurrent(going_on, True) + recurrent(going_on, False)
+
+
+def states_that_may_not_fit():
+    def how(self, x):
+        z = plain(self, x)
+        with contextlib.suppress(AttributeError, RuntimeError):
+            z = z + 0.5 * self.z.detach().view(z.shape)
+        self.z = z
+        return z
+
+    return trained(in_attn, how)
+
+
 def a_queue_of_keys():
     def how(self, x):
         z = self.one(x).mean(1)
@@ -429,3 +451,33 @@ def a_part_that_is_called_by_itself():
         return weights(model, out)
 
     return trained(in_attn, each=each)
+
+
+def gradients_of_inputs_that_come_out():
+    def how(self, x):
+        self.x = x
+        return plain(self, x), x
+
+    torch.manual_seed(0)
+    model, said = Net(in_attn, how), []
+    optimizer = SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        for x, y in texts():
+            out, same = model(x.requires_grad_())
+            (grad,) = torch.autograd.grad(out.sum(), same, create_graph=True)
+            said.append(descend(F.cross_entropy(out, y) + grad.square().sum(), optimizer).item())
+            said += [*grad.abs().sum((1, 2)).tolist(), x.grad.abs().sum().item()]
+    return said + everything(model)
+
+
+def gradients_of_inputs_that_go_through():
+    torch.manual_seed(0)
+    model, said = nn.ModuleDict({"net": Net(lambda layer, p: None, lambda self, x: (plain(self, x), x))}), []
+    optimizer = SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        for x, y in texts():
+            out, same = model["net"](x.requires_grad_())
+            (grad,) = torch.autograd.grad(out.square().sum(), same, create_graph=True)
+            said.append(descend(F.cross_entropy(out, y) + grad.square().sum(), optimizer).item())
+            said += [float(same is x), *grad.abs().sum((1, 2)).tolist()]
+    return said + everything(model)
