@@ -608,7 +608,7 @@ def picks_by_mask(r):
     kept = torch.rand(b, generator=g) < r.choice([0.3, 0.7, 0.95])
     columns = torch.rand(c, generator=g) < 0.6
     cells = torch.rand(b, c, generator=g) < 0.6
-    is_own, form = r.random() < 0.5, r.randrange(18)
+    is_own, form = r.random() < 0.5, r.randrange(22)
 
     def function(x, y, labels):
         rows = y[:, 0] > 0.3 if is_own else kept
@@ -648,6 +648,14 @@ def picks_by_mask(r):
             return table[rows] * z[rows][:, 0], table[rows]
         elif form == 15:
             return z[y > 0.5] - z[y > 0.5].mean(0), z[y > 0.5].shape[0] * y
+        elif form == 18:
+            z[rows] = x.mean()
+        elif form == 19:
+            z[entries] = y.sum() * 2
+        elif form == 20:
+            z[entries] = x.mean((0, 1))
+        elif form == 21:
+            z[rows] = x[:, 0].sum(0, keepdim=True) * 2
         elif form == 16:
             return z[entries].view(-1, h).flatten(), torch.cat([y[entries], y[entries] * 2])
         else:
