@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ..ledger import model_line
 from ..structure import leaves
+from .picks import Picks
 from .tried_calls import TriedCall
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep  # not torchvision's
@@ -76,6 +77,7 @@ class Observation:
         self._reduces = layout is not None
         self._may_be_kept: set[int] = set()
         self._made: dict[int, weakref.ref[Any]] = {}
+        self.picks = Picks()
 
     def note_whole_batch_use(self) -> None:
         """Note that the function at work looks at the rows of other ranks."""
@@ -149,12 +151,8 @@ class Observation:
     @contextmanager
     def reducing(self) -> Iterator[None]:
         """Surround a loss function, which may look at the whole batch."""
-        before, self._reduces = self._reduces, False
-        with self.paused():
-            try:
-                yield
-            finally:
-                self._reduces = before
+        with self.recomputed(), self.paused():
+            yield
 
     @contextmanager
     def recomputed(self) -> Iterator[None]:

@@ -7,11 +7,11 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, handle_torch_function
 
 from .noted_reductions import reduced
 from .world import World
@@ -30,8 +30,32 @@ def noticed(are_there: bool) -> AbstractContextManager[Any]:
     return _Sums() if are_there else nullcontext()
 
 
+def unnoticed(tensor: Tensor, func: Any, args: Any, kwargs: Any) -> Any:
+    """Call a function that asks whether a mode hears of its tensors as it asks where no sums are noted.
+
+    Args:
+        tensor: one of its arguments.
+        func: to call.
+        args: for it.
+        kwargs: likewise.
+    """
+    if not _Sums.entered:
+        return func(*args, **kwargs)
+    return handle_torch_function(func, (tensor,), *args, **kwargs)  # within the mode that is on top, it is off
+
+
 class _Sums(TorchFunctionMode):
     """Hears of every sum and mean, of batches or not: on rows they are told apart by their order."""
+
+    entered: ClassVar[int] = 0
+
+    def __enter__(self) -> Any:
+        _Sums.entered += 1
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        _Sums.entered -= 1
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = _NAMES.get(func), kwargs or {}

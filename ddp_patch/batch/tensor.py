@@ -119,6 +119,7 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
                 return result
             return _computed(func, args, kwargs or {})
         with seen.calling(function_name(func), func in RULES):
+            seen.picks.note_use(seen, func, args, kwargs)
             return _computed(func, numbers(args), {name: numbers(value) for name, value in (kwargs or {}).items()})
 
     @classmethod

@@ -567,13 +567,38 @@ def picks_by_number(r):
     return Call(function, [(x, dim)], local=False)
 
 
+def variances(r):
+    """Of rows, of all entries, in each form that torch takes; of equal ones, too."""
+    x, dim = batch(r)
+    if r.random() < 0.3:
+        x = x * 0 + 1.5
+    name = r.choice(["var", "std"])
+    others = [d for d in range(x.dim()) if r.random() < 0.5]
+    forms = [
+        lambda x: getattr(x, name)(dim),
+        lambda x: getattr(x, name)(dim=dim, keepdim=True),
+        lambda x: getattr(torch, name)(x, dim, False),
+        lambda x: getattr(torch, name)(x, [*{dim, *others}], True, True),
+        lambda x: getattr(torch, name)(x, dim=sorted({dim, *others}), correction=r_correction),
+        lambda x: getattr(x, name)(),
+        lambda x: getattr(x, name)(unbiased=False),
+        lambda x: getattr(x, name)(False),
+        lambda x: getattr(torch, f"{name}_mean")(x, dim),
+        lambda x: getattr(torch, f"{name}_mean")(x, axis=dim, keepdim=True, unbiased=True),
+        lambda x: getattr(torch, f"{name}_mean")(x),
+        lambda x: ((x - x.mean(dim, keepdim=True)) / (x.std(dim, keepdim=True) + 1e-3),),
+    ]
+    r_correction, form = r.choice([0, 1, 2, 1.5]), r.choice(forms)
+    return Call(form, [(x, dim)])
+
+
 def picks_by_batch(r):
     """Rows at indices that are dealt themselves: of points among the neighbours of their cloud, or of any other."""
     x, _ = batch(r, dims=3, dim=0, rows=r.randint(4, 9))
     g, (b, c, h) = generator(r), x.shape
     near = torch.randint(-1 if r.random() < 0.2 else 0, c, (b, c, 2), generator=g)
     far = torch.randint(-b, b, (b,), generator=g)
-    form = r.randrange(9)
+    form = r.randrange(13)
 
     def function(x, near, far):
         points = (x * 2).reshape(b * c, h)
@@ -594,6 +619,13 @@ def picks_by_batch(r):
             return torch.index_select(x, 0, far % b), points[:, 0][own]
         if form == 7:
             return x[far.abs() * 0 + torch.arange(b)], x[far[:1]]
+        if form in (8, 9):
+            numbers = torch.arange(b).view(b, 1).repeat(1, c) if form == 8 else torch.arange(b)[:, None].expand(b, c)
+            return x[numbers, near[..., 0] % c, :], x[numbers, near[:, :1, 0] % c], x[numbers, near[..., 0]]
+        if form == 10:
+            return x[far, near[:, 0, 0]], x[far.abs() * 0 + torch.arange(b), near[:, 0, 0], 0]
+        if form == 11:
+            return points[own, near % h], points[own, :1], points[own[..., 0], 0]
         return points[own.permute(2, 0, 1)].mean(0), points.detach()[own].sum(2)
 
     return Call(function, [(x, 0), (near, 0), (far, 0)], local=False)
@@ -977,6 +1009,7 @@ CASES = {
     "shapes_like": shapes_like,
     "draws": draws,
     "picks_by_number": picks_by_number,
+    "variances": variances,
     "picks_by_batch": picks_by_batch,
     "picks_by_mask": picks_by_mask,
     "writes": writes,
@@ -1001,6 +1034,7 @@ REPEATS = {
     "unknown": 40,
     "draws": 15,
     "picks_by_number": 60,
+    "variances": 60,
     "picks_by_batch": 60,
     "picks_by_mask": 120,
     "writes": 60,

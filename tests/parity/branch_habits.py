@@ -23,6 +23,7 @@ from parity.gradient_habits import descend
 from parity.habits import data
 from parity.later_habits import centred, fit
 from torch.optim import SGD
+from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, TensorDataset
 
 
@@ -653,23 +654,64 @@ def scripted_layers():
     return [*said, prompt.grad.pow(2).sum().item()]
 
 
-def encoders_that_leave_out_padding():
-    class Encoder(nn.Module):
-        def __init__(self):
-            super().__init__()
-            layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
-            self.encoder, self.head = nn.TransformerEncoder(layer, 2), nn.Linear(4, 3)
+class Padded(nn.Module):
+    """An encoder of texts of 2 to 4 of 5 words, padded at their end, at their start, or both."""
 
-        def forward(self, x):
-            padded = torch.arange(5) >= (2 + (x[:, :1] > 0) + (x[:, 1:2] > 0))
-            return self.encoder(x[:, None] * torch.arange(1.0, 6.0)[:, None], src_key_padding_mask=padded)
+    def __init__(self, padded=lambda x, at_end: at_end, layer=nn.TransformerEncoderLayer, batch_first=True, **kwargs):
+        super().__init__()
+        layer = layer(4, 2, 8, dropout=0.0, batch_first=batch_first)
+        self.encoder, self.head = nn.TransformerEncoder(layer, 2, **kwargs), nn.Linear(4, 3)
+        self.padded, self.batch_first = padded, batch_first
 
-    model = Encoder()
-    said = fit(model, lambda net, x, y: F.cross_entropy(net.head(net(x)[:, 0]), y))
+    def forward(self, x):
+        padded = self.padded(x, torch.arange(5) >= (2 + (x[:, :1] > 0) + (x[:, 1:2] > 0)))
+        words = x[:, None] * torch.arange(1.0, 6.0)[:, None]
+        return self.encoder(words if self.batch_first else words.transpose(0, 1), src_key_padding_mask=padded)
+
+
+class Layer(nn.TransformerEncoderLayer):
+    """Somebody's own."""
+
+
+def encoded(model, rows=20, mode=contextlib.nullcontext):
+    said = fit(model, lambda net, x, y: F.cross_entropy(net.head(net(x).mean(int(net.batch_first))), y))
     model.eval()
-    rows = torch.randn(20, 4)
-    with torch.no_grad():
-        return said + [model(x).pow(2).sum().item() for (x,) in DataLoader(TensorDataset(rows), 8)]
+    with torch.no_grad(), mode():
+        for (x,) in DataLoader(TensorDataset(torch.randn(rows, 4)), 8):
+            for _ in range(2):
+                out = model(x)
+                said += [out.pow(2).sum().item(), *(out == 0).double().mean(2).flatten().tolist()]
+    return said
+
+
+def encoders_that_leave_out_padding():
+    return encoded(Padded()) + encoded(Padded(), 17) + encoded(Padded(batch_first=False))
+
+
+def encoders_of_texts_that_are_padded_at_their_start():
+    some = Padded(lambda x, at_end: torch.where(x[:, 2:3] > 1, at_end.flip(1), at_end))
+    return encoded(Padded(lambda x, at_end: at_end.flip(1))) + encoded(some)
+
+
+def encoders_that_do_not_look_at_their_masks():
+    return encoded(Padded(mask_check=False)) + encoded(Padded(enable_nested_tensor=False))
+
+
+def encoders_of_layers_that_somebody_wrote():
+    hooked = Padded()
+    hooked.encoder.layers[1].register_forward_hook(lambda module, args, out: None)
+    return encoded(Padded(layer=Layer)) + encoded(hooked)
+
+
+class Passes(TorchFunctionMode):
+    """Hears of every function, with which torch leaves out nothing."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def encoders_below_a_mode():
+    return encoded(Padded(), mode=Passes)
 
 
 HELD = {"weight": torch.ones(3), "bank": torch.ones(2)}

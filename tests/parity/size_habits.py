@@ -392,3 +392,65 @@ def writes_to_pieces_of_views():
             descend(net(copy).square().mean(), optimizer)
             said.append(copy.T.unsafe_chunk(2)[1].sum().item())
     return said
+
+
+class Points(nn.Module):
+    """A network for point clouds, which picks points by their numbers."""
+
+    def __init__(self, picks):
+        super().__init__()
+        self.first, self.second, self.out = nn.Linear(3, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.picks = picks
+
+    def forward(self, x):
+        return self.out(self.second(self.picks(self.first, x)).relu().amax(1))
+
+
+def clouds(picks):
+    torch.manual_seed(0)
+    model = Points(picks)
+    optimizer = SGD(model.parameters(), 0.1)
+    drawn = torch.Generator().manual_seed(3)
+    x, y = torch.randn(21, 9, 3, generator=drawn), torch.randint(0, 3, (21,), generator=drawn)
+    said = []
+    for _ in range(3):
+        for points, labels in DataLoader(TensorDataset(x, y), 8):
+            said.append(descend(F.cross_entropy(model(points), labels), optimizer).item())
+    return said + everything(model)
+
+
+def points_far_from_each_other():
+    def picks(first, x):
+        b, n, _ = x.shape
+        found, far = torch.zeros(b, 4, dtype=torch.long), torch.zeros(b, dtype=torch.long)
+        distance, numbers = torch.ones(b, n) * 1e10, torch.arange(b, dtype=torch.long)
+        for i in range(4):
+            found[:, i] = far
+            near = ((x - x[numbers, far, :].view(b, 1, 3)) ** 2).sum(-1)
+            mask = near < distance
+            distance[mask] = near[mask]
+            far = torch.max(distance, -1)[1]
+        rows = torch.arange(b, dtype=torch.long).view([b, 1]).repeat([1, 4])
+        return first(x[rows, found, :])
+
+    return clouds(picks)
+
+
+def points_near_each_other():
+    def picks(first, x):
+        b, n, _ = x.shape
+        square = (x**2).sum(-1)
+        near = (2 * x @ x.transpose(1, 2) - square[:, :, None] - square[:, None]).topk(3, -1)[1]
+        numbers = (near + torch.arange(0, b).view(-1, 1, 1) * n).view(-1)
+        features = first(x)
+        return (features.view(b * n, -1)[numbers, :].view(b, n, 3, -1) - features[:, :, None]).amax(2) + features
+
+    return clouds(picks)
+
+
+def points_that_a_mask_picks():
+    def picks(first, x):
+        kept = x[..., 0] > x[..., 0].median(1, keepdim=True)[0] - 1e-9
+        return first(x[kept].reshape(x.size(0), -1, 3)) + x[kept].mean()
+
+    return clouds(picks)

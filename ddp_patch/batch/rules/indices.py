@@ -21,7 +21,7 @@ def of_each_row(batch: BatchTensor, items: tuple[Any, ...]) -> tuple[tuple[Any, 
     """``x[torch.arange(B)[:, None], i]``: what picks of this rank's rows, and how what it picks is dealt; or None."""
     first: Any = items[0] if items else None
     layout = batch._layout
-    if len(items) < 2 or layout.dim != 0 or not counts(_column(first), layout.total):
+    if len(items) < 2 or layout.dim != 0 or not counts(_column(first, layout.total), layout.total):
         return None
     back = 1 if isinstance(first, range) else first.dim()  # from the last dimension of the indices
     local: list[Any] = []
@@ -40,14 +40,20 @@ def of_each_row(batch: BatchTensor, items: tuple[Any, ...]) -> tuple[tuple[Any, 
         else:
             return None
     rows = to_local(batch)
-    count = torch.arange(len(rows), device=rows.device)
-    return (count.reshape(-1, *[1] * (back - 1)), *local), layout.at(dims - back)
+    count = torch.arange(len(rows), device=rows.device).reshape(-1, *[1] * (back - 1))
+    return (count if back == 1 else count.expand(-1, *first.shape[1:]), *local), layout.at(dims - back)
 
 
-def _column(item: Any) -> Any:
-    """Of an expanded tensor, as ``torch.meshgrid`` gives them, what was expanded."""
-    is_expanded = isinstance(item, Tensor) and item.dim() > 1 and not any(item.stride()[1:])
-    return item[(slice(None), *[0] * (item.dim() - 1))] if is_expanded else item
+def _column(item: Any, total: int) -> Any:
+    """Of an expanded or repeated tensor, as ``torch.meshgrid`` and PointNet++ have them, what was repeated."""
+    if not isinstance(item, Tensor) or isinstance(item, BatchTensor) or item.dim() < 2 or item.numel() == total:
+        return item
+    if len(item) != total:
+        return item
+    column = item.flatten(1)[:, 0]
+    is_expanded = not any(item.stride()[1:])
+    is_repeated = is_expanded or bool((item == column.reshape(-1, *[1] * (item.dim() - 1))).all())
+    return column if is_repeated else item
 
 
 def _local_indices(item: Tensor, layout: Layout, back: int) -> Tensor | None:

@@ -7,6 +7,7 @@ many rows, dealt as unevenly as the mask has them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -56,12 +57,12 @@ def picked(source: Tensor, items: Sequence[Any]) -> BatchTensor | None:
     """
     mask = items[0]
     batch = next((value for value in (source, mask) if isinstance(value, BatchTensor)), None)
-    if batch is None or not is_mask(mask) or World.get().observation is not None:  # which sees that counts are told
+    if batch is None or not is_mask(mask):
         return None
-    layout = batch._layout
+    layout, seen = batch._layout, World.get().observation
     if layout.dim != 0 or layout.pieces or not _fits(source, mask, layout):
         return None
-    if _is_known(source) and _is_known(mask):
+    if seen is None and _is_known(source) and _is_known(mask):
         return None  # nothing has to be told, and what is picked is whole as well
     rest = items[1:]
     indices = [item for item in rest if isinstance(item, Tensor)]
@@ -75,7 +76,10 @@ def picked(source: Tensor, items: Sequence[Any]) -> BatchTensor | None:
         return None
     rows = to_local(source) if isinstance(source, BatchTensor) else shard(source, layout)
     local = (_local(mask, layout), *map(to_local_form, rest))
-    return BatchTensor.from_local(rows[local if rest else local[0]], its)
+    found = BatchTensor.from_local(rows[local if rest else local[0]], its)
+    if seen is not None:
+        seen.picks.add(found, local[0])
+    return found
 
 
 def written(batch: BatchTensor, mask: Any, value: Any) -> tuple[Tensor, Any] | None:
@@ -94,13 +98,14 @@ def written(batch: BatchTensor, mask: Any, value: Any) -> tuple[Tensor, Any] | N
     dims = batch.dim() - mask.dim() + 1  # of what is picked, which comes first
     if value.dim() < dims and not isinstance(value, BatchTensor):
         return _local(mask, layout), cutter(Layout((), 0, -1), dims)(value)
-    if World.get().observation is not None or layout.dim != 0 or layout.pieces or value.dim() != dims:
+    seen, local = World.get().observation, _local(mask, layout)
+    if layout.dim != 0 or layout.pieces or value.dim() != dims or (seen and not seen.picks.is_by(value, local)):
         return None
     counts = _counts(mask, layout)
     its = Layout(counts, 0, sum(counts))
     if isinstance(value, BatchTensor) and value._layout != its:
         return None
-    return _local(mask, layout), cutter(its, dims)(value)
+    return local, cutter(its, dims)(value)
 
 
 def _fits(source: Tensor, mask: Tensor, layout: Layout) -> bool:
@@ -130,6 +135,7 @@ def _counts(mask: Tensor, layout: Layout) -> tuple[int, ...]:
         world = World.get()
         slots = torch.zeros(world.size, dtype=torch.int64, device=rows.device)
         slots[world.rank] = rows.count_nonzero()
-        known = rows._ddp_patch_counts = version(rows), tuple(world.all_reduce(slots).tolist())
+        with nullcontext() if world.observation is None else world.observation.paused():  # no row meets another
+            known = rows._ddp_patch_counts = version(rows), tuple(world.all_reduce(slots).tolist())
     counts: tuple[int, ...] = known[1]
     return counts

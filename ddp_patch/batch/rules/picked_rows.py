@@ -23,11 +23,13 @@ from ..forms import full_tensor, to_local
 from ..tensor import BatchTensor
 from ..world import World
 from . import lookups
+from .elementwise import broadcast_dims, common_layout, cutter
 
 _ADDED = (  # by every backend: gloo has no sums of int16, say
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex128, torch.complex64),
     *(torch.int64, torch.int32, torch.int8, torch.uint8),
 )
+_PLAIN = (int, slice, type(...))
 
 
 @dataclass(frozen=True)
@@ -100,24 +102,29 @@ def picked_by_batch(batch: BatchTensor, items: Sequence[Any], func: Any = Tensor
         items: of the index.
         func: that picks: ``Tensor.__getitem__``, which counts negative indices from the end, or ``index_select``.
     """
-    index, layout = items[0], batch._layout
-    if layout.dim != 0 or layout.pieces or not isinstance(index, BatchTensor) or index.dtype != torch.long:
+    index, layout, is_select = items[0], batch._layout, func != Tensor.__getitem__
+    if layout.dim != 0 or layout.pieces or not isinstance(index, BatchTensor) or index.dim() == 0:
         return None
-    if index.dim() == 0 or not all(item is None or type(item) in (int, slice, type(...)) for item in items[1:]):
+    indices = [item for item in items if isinstance(item, Tensor)]
+    its = common_layout(indices) if all(item.dtype == torch.long for item in indices) else None
+    if its is None or not all(isinstance(item, Tensor) or item is None or type(item) in _PLAIN for item in items):
         return None
-    world, rows, is_select = World.get(), to_local(index), func != Tensor.__getitem__
+    world, cut = World.get(), cutter(its, broadcast_dims(indices))
+    rows = to_local(index)
     rows = rows if is_select else torch.where(rows < 0, rows + layout.total, rows)
     rows = rows - sum(layout.counts[: world.rank])
     is_own = ((rows >= 0) & (rows < layout.counts[world.rank])).all()
     with nullcontext() if world.observation is None else world.observation.paused():  # own rows meet no others
         are_own = int(world.all_reduce(is_own.to(torch.int64))) == world.size
-    if not are_own:
-        whole = full_tensor(batch)
-        looked_up: BatchTensor = (
-            lookups.selected(func, whole, 0, index) if is_select else lookups.at_indices(func, whole, tuple(items))
-        )
-        return looked_up
-    return BatchTensor.from_local(to_local(batch)[(rows, *items[1:])], index._layout)
+    if are_own:
+        return BatchTensor.from_local(to_local(batch)[(rows, *map(cut, items[1:]))], its)
+    if len(indices) > 1:
+        return None
+    whole = full_tensor(batch)
+    looked_up: BatchTensor = (
+        lookups.selected(func, whole, 0, index) if is_select else lookups.at_indices(func, whole, tuple(items))
+    )
+    return looked_up
 
 
 def _may_be(batch: BatchTensor, items: Sequence[Any]) -> bool:

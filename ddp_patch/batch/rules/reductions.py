@@ -56,6 +56,54 @@ def over(name: str) -> Rule:
     return rule
 
 
+def variance(name: str) -> Rule:
+    """Make the rule of ``var``, ``std``, ``var_mean`` or ``std_mean``: a mean, and squared distances from it."""
+    local = along(name, 1, None)
+
+    def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = local(func, args, kwargs)
+        if result is not NotImplemented or not isinstance(args[0], BatchTensor):
+            return result
+        batch: Any = args[0]
+        how = _of_variance(batch, args[1:], kwargs)
+        if how is None or not batch.is_floating_point():
+            return NotImplemented
+        dims, correction, keepdim = how
+        freedom = math.prod(batch.shape[dim] for dim in dims) - correction
+        if freedom <= 0:
+            return NotImplemented  # torch's own warning, and what it gives
+        wide = batch if batch.dtype.itemsize >= 4 else batch.float()
+        mean = wide.mean(dims, keepdim=True)
+        spread = (wide - mean).square().sum(dims, keepdim=keepdim) / freedom
+        if name.startswith("std"):
+            is_zero = spread == 0  # where torch's gradient is 0, and that of the root infinite
+            spread = torch.where(is_zero, 0.0, torch.where(is_zero, 1.0, spread).sqrt())
+        spread = spread.to(batch.dtype)
+        if not name.endswith("_mean"):
+            return spread
+        return spread, (mean if keepdim else mean.squeeze(dims)).to(batch.dtype)
+
+    return rule
+
+
+def _of_variance(batch: BatchTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, float, bool] | None:
+    """Dimensions, correction and ``keepdim`` of a call; None for a form that is not clear."""
+    given = {"dim": kwargs.get("axis")} | {name: value for name, value in kwargs.items() if name != "axis"}
+    if not set(given) <= {"dim", "unbiased", "correction", "keepdim"}:
+        return None
+    names = ("unbiased",) if args and isinstance(args[0], bool) else ("dim", "unbiased", "keepdim")
+    if len(args) > len(names):
+        return None
+    given |= dict(zip(names, args, strict=False))
+    dims = named_dims(batch, (batch,), {"dim": given["dim"]}, 1, None)
+    if dims is None and given["dim"] is not None:
+        return None
+    correction = given.get("correction")
+    correction = (1 if given.get("unbiased", True) else 0) if correction is None else correction
+    every = tuple(range(batch.dim())) if dims is None else tuple(sorted(dims))
+    return every, correction, bool(given.get("keepdim", False))
+
+
 def _entries(batch: BatchTensor) -> int:
     if World.get().observation is not None:
         return batch.numel()  # which is noted

@@ -153,6 +153,8 @@ def _fill() -> None:
             _set(name, dims.along(name, position, default))
     for name in ("sum", "mean"):
         _set(name, reductions.over(name))
+    for name in ("var", "std", "var_mean", "std_mean"):
+        _set(name, reductions.variance(name))
     for name in OF_ALL_ENTRIES:
         _set(name, reductions.of_all(name))
     for name in ("equal", "allclose"):
