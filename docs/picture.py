@@ -14,7 +14,7 @@ INK, FAINT, LINE, PAPER = "#1f2328", "#57606a", "#6e7781", "#ffffff"
 RANKS = (("#0550ae", "#ddf4ff"), ("#953800", "#fff1e5"))  # of rank 0 and rank 1: ink, fill
 FONT = "-apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 MONO = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
-OUTPUT_OF = ("prints, and saves model.pt", "prints and writes nothing")  # what each rank does with it
+OUTPUT_OF = ("prints, saves", "is silent")  # what each rank does with it
 UPPER, LOWER, HEIGHT = 92, 214, 72  # the two rows of boxes, one for each rank
 
 
@@ -52,43 +52,46 @@ def picture() -> str:
     """Give the whole picture."""
     parts = [
         *head(120, "your DataLoader", "every rank draws the same order"),
-        *head(340, "rows", "each rank loads its own"),
-        *head(570, "your model", "DDP averages gradients"),
-        *head(836, "your script", "on each rank, sees the whole batch"),
+        *head(320, "rows", "each rank loads its own"),
+        *head(520, "your model", "DDP averages gradients"),
+        *head(846, "your script", "on each rank, sees the whole batch"),
     ]
     for index in range(8):
         ink, fill = RANKS[index // 4]
         y = (UPPER, LOWER)[index // 4] + index % 4 * 18
         parts.append(f'<rect x="50" y="{y + 1}" width="140" height="16" rx="3" fill="{fill}" stroke="{ink}"/>')
-    parts.append(text(120, 310, "one batch of 64", 13, FAINT, font_family=MONO))
+    parts.append(text(120, 310, "one batch of 64 rows", 13, FAINT))
     for rank, (ink, fill) in enumerate(RANKS):
         y = (UPPER, LOWER)[rank]
         middle = y + HEIGHT / 2
         parts += [
-            arrow(196, middle, 254, middle, ink),
-            box(260, y, 160, HEIGHT, ink, fill),
-            text(340, middle - 6, f"rank {rank}", 16, ink, font_weight="600"),
-            text(340, middle + 18, f"rows {32 * rank} to {32 * rank + 31}", 14),
-            arrow(424, middle, 484, middle, ink),
-            box(490, y, 160, HEIGHT, ink, fill),
-            text(570, middle - 6, "forward, backward", 14),
-            text(570, middle + 18, "of 32 rows", 14),
-            arrow(654, middle, 714, middle, ink),
-            box(720, y, 232, HEIGHT, ink, "#f6f8fa"),
-            text(836, y + 21, "outputs.shape[0] == 64", 13, font_family=MONO),
-            text(836, y + 41, "loss.item()  # of 64 rows", 13, font_family=MONO),
-            text(836, y + 62, OUTPUT_OF[rank], 13, FAINT),
+            arrow(196, middle, 244, middle, ink),
+            box(250, y, 140, HEIGHT, ink, fill),
+            text(320, middle - 6, f"rank {rank}", 16, ink, font_weight="600"),
+            text(320, middle + 18, f"rows {32 * rank} to {32 * rank + 31}", 14),
+            arrow(394, middle, 444, middle, ink),
+            box(450, y, 140, HEIGHT, ink, fill),
+            text(520, middle - 6, "forward, backward", 14),
+            text(520, middle + 18, "of 32 rows", 14),
+            arrow(596, middle - 10, 714, middle - 10, ink),
+            text(655, middle - 18, "outputs", 12, FAINT),
+            arrow(714, middle + 14, 596, middle + 14, ink),
+            text(655, middle + 32, "loss.backward()", 11, FAINT, font_family=MONO),
+            box(720, y, 252, HEIGHT, ink, "#f6f8fa"),
+            text(846, y + 21, "outputs.shape[0] == 64", 13, font_family=MONO),
+            text(846, y + 41, "loss.item()  # of 64 rows", 13, font_family=MONO),
+            text(846, y + 62, f"holds 32 of the rows; {OUTPUT_OF[rank]}", 12, FAINT),
         ]
     parts += [
-        arrow(570, UPPER + HEIGHT + 4, 570, LOWER - 4, both=True),
-        text(582, 194, "gradients", 13, FAINT, "start"),
-        arrow(836, UPPER + HEIGHT + 4, 836, LOWER - 4, both=True),
-        text(848, 194, "sums that it reads", 13, FAINT, "start"),
-        text(490, 346, "A function that needs the whole batch gets it, on every rank: slower, never wrong.", 14, FAINT),
+        arrow(520, UPPER + HEIGHT + 4, 520, LOWER - 4, both=True),
+        text(532, 194, "gradients", 13, FAINT, "start"),
+        arrow(846, UPPER + HEIGHT + 4, 846, LOWER - 4, both=True),
+        text(858, 194, "losses, added up", 13, FAINT, "start"),
+        text(500, 346, "A function that needs the whole batch gets it, on every rank: slower, never wrong.", 14, FAINT),
     ]
     body = "\n".join(f"  {part}" for part in parts)
     label = "Each rank loads and computes its own rows under DDP; the script sees the whole batch."
-    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 980 372" width="980" height="372" role="img" \
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1000 372" width="1000" height="372" role="img" \
 aria-label="{label}" font-family="{FONT}">
   <defs>
     <marker id="head" viewBox="0 0 10 10" refX="8" refY="5" markerWidth="7" markerHeight="7" \
@@ -96,7 +99,7 @@ orient="auto-start-reverse">
       <path d="M0 0 L10 5 L0 10 z" fill="{LINE}"/>
     </marker>
   </defs>
-  <rect x="0.5" y="0.5" width="979" height="371" rx="12" fill="{PAPER}" stroke="#d0d7de"/>
+  <rect x="0.5" y="0.5" width="999" height="371" rx="12" fill="{PAPER}" stroke="#d0d7de"/>
 {body}
 </svg>
 """
