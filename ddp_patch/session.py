@@ -16,7 +16,7 @@ from .batch import aliases
 from .batch.rules import table  # noqa: F401 — fills the table of functions that stay on rows
 from .batch.world import World
 from .compiling.functions import Functions
-from .deciding import generic
+from .deciding import generic_values
 from .diagnosis.dealing import Dealing
 from .diagnosis.greeting import Greeting
 from .diagnosis.recording import record
@@ -27,8 +27,8 @@ from .effects.system_random import SystemRandom
 from .errors import PatchError
 from .gradients import zeroing
 from .gradients.drift import Drift
-from .job.frozen import Frozen
 from .job.job import Job
+from .job.ranks_noted_at_import import NotedRanks
 from .ledger import Ledger
 from .loading.loaders import Loaders
 from .options import Options
@@ -70,7 +70,7 @@ class Session(Once):
         self._greeting = Greeting(self.ledger, is_spoken=not options.quiet and job.placement.rank == 0)
         self._patcher = Patcher(self)
         self._make_view()
-        self.unsettled.first = functools.partial(self.plant, zeroing.PATCHES)
+        self.pending_gradients.first = functools.partial(self.plant, zeroing.PATCHES)
         super().__init__(self.world, job)
         self.system_random = self._make_random()
 
@@ -80,14 +80,14 @@ class Session(Once):
         self.replicas = Replicas(self.options, self.job, world)
         self.generators: Any = self.replicas.generators
         """Of this rank's random numbers, told when the script seeds or comes back to a state."""
-        self.unsettled = self.replicas.backwards.unsettled
+        self.pending_gradients = self.replicas.backwards.pending_gradients
         self.functions = Functions(self.replicas, world)
         self.applied = AppliedFunctions(self.replicas, world)
         forwards = self.replicas.forwards
         world.computes_rows = lambda: forwards.computes_rows
         is_replica_parameter = self.replicas.backwards.is_replica_parameter
         world.has_averaged_gradient = functools.partial(forwards.has_averaged_gradient, is_replica_parameter)
-        world.unruled_calls.agreed = generic.agreed
+        world.unruled_calls.agreed = generic_values.agreed
         world.local_draws = self.replicas.generators.entered
         world.is_optimized = lambda tensor: id(tensor) in self.replicas.trained.ids()
         grow = self.options.batch == "per_device"
@@ -119,8 +119,8 @@ class Session(Once):
     def _optimizes(self, optimizer: Any) -> None:
         self.replicas.optimizes(optimizer)
 
-    def _close_view(self, settle: bool, goes_on: bool) -> None:
-        self.replicas.close(settle=settle)
+    def _close_view(self, make_global: bool, goes_on: bool) -> None:
+        self.replicas.close(make_global=make_global)
         if goes_on:
             remember_used(self.job)
         self.loaders.close()
@@ -141,7 +141,7 @@ class Session(Once):
             others: what else is put in place; each gives what takes it back.
         """
         job, placement = self.job, self.job.placement
-        Frozen.refuse([values[0] for values in self.world.share([job.one_process.suspects()])])
+        NotedRanks.refuse([values[0] for values in self.world.share([job.one_process.suspects()])])
         World.current, World.is_child = self.world, False
         self.is_running = True
         self.plant(rows)

@@ -10,7 +10,7 @@ import torch
 
 import ddp_patch
 from ddp_patch.job import conditions
-from ddp_patch.job.frozen import Frozen
+from ddp_patch.job.ranks_noted_at_import import NotedRanks
 from ddp_patch.patches.already_distributed import asks_for_several
 
 LAUNCHED = {
@@ -646,10 +646,10 @@ ddp_patch.disable()
 
 
 def test_constants_that_agree_on_all_ranks_are_no_ranks():
-    Frozen.refuse([{"a.rank": 0}, {}])
-    Frozen.refuse([{"a.rank": 1}, {"a.rank": 1}])
+    NotedRanks.refuse([{"a.rank": 0}, {}])
+    NotedRanks.refuse([{"a.rank": 1}, {"a.rank": 1}])
     with pytest.raises(ddp_patch.OrderError, match=r"a was imported and has set rank to 0, 1"):
-        Frozen.refuse([{"a.rank": 0}, {"a.rank": 1}])
+        NotedRanks.refuse([{"a.rank": 0}, {"a.rank": 1}])
 
 
 # --- what the author means per rank ---------------------------------------------------------------------------------

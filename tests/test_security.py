@@ -156,9 +156,9 @@ class FromALibrary(Exception):
 
 
 def test_errors_of_libraries_are_raised_everywhere_or_refused():
-    assert type(Seal(KEY).raised("a", FromALibrary("words"))) is FromALibrary
-    assert type(Seal().raised("a", ValueError("words"))) is ValueError
-    refused = Seal().raised("a", FromALibrary("words"))
+    assert type(Seal(KEY).portable_error("a", FromALibrary("words"))) is FromALibrary
+    assert type(Seal().portable_error("a", ValueError("words"))) is ValueError
+    refused = Seal().portable_error("a", FromALibrary("words"))
     assert isinstance(refused, TrustError)
     assert "FromALibrary (words) travels as a pickle" in str(refused)
 

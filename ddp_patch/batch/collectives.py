@@ -174,7 +174,7 @@ class Collectives(ABC):
         try:
             return self.seal.pack(name, (True, value))
         except Exception as error:  # noqa: BLE001 — pickling runs foreign code; all ranks raise it
-            return self.seal.pack(name, (False, self.seal.raised(name, error)))
+            return self.seal.pack(name, (False, self.seal.portable_error(name, error)))
 
     def _unpacked(self, name: str, payload: bytes) -> Any:
         is_good, value = self.seal.unpack(name, payload)
@@ -192,7 +192,7 @@ class Collectives(ABC):
             action()
         except Exception as raised:  # noqa: BLE001 — whatever it is, all ranks raise it below
             error = raised
-        form = error if error is None else self.seal.raised("an error of one rank", error)
+        form = error if error is None else self.seal.portable_error("an error of one rank", error)
         failures = [answer[0] for answer in self.share([form])]
         failure = error or next((failure for failure in failures if failure is not None), None)
         if failure is not None:

@@ -20,7 +20,7 @@ from ..errors import BatchError
 from ..structure import leaves, map_leaves
 from .calls import Call
 from .comparison import Dims
-from .entry import Entry
+from .local_arguments import LocalArgs
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -51,18 +51,18 @@ def first_rows(args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> Arg
         return map_leaves(take, args, memo), map_leaves(take, kwargs, memo)
 
 
-def as_batches(args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> Arguments:
+def as_batches(args: tuple[Any, ...], kwargs: dict[str, Any], local_args: LocalArgs) -> Arguments:
     """The arguments of a call that was entered, with batches for the plain tensors that were cut."""
-    pairs = zip(leaves((args, kwargs)), leaves((entry.args, entry.kwargs)), strict=True)
+    pairs = zip(leaves((args, kwargs)), leaves((local_args.args, local_args.kwargs)), strict=True)
     cuts = {id(leaf): cut for (_, leaf), (_, cut) in pairs if isinstance(leaf, Tensor)}
-    total, memo = entry.layout.total, dict[int, Any]()
+    total, memo = local_args.layout.total, dict[int, Any]()
 
     def batch(leaf: Any) -> Any:
         cut = cuts.get(id(leaf))
         if cut is None or not isinstance(leaf, Tensor) or isinstance(leaf, BatchTensor) or cut.shape == leaf.shape:
             return leaf
         dim = next(i for i, (part, size) in enumerate(zip(cut.shape, leaf.shape, strict=True)) if part != size == total)
-        return BatchTensor.from_full(leaf, entry.layout.at(dim))
+        return BatchTensor.from_full(leaf, local_args.layout.at(dim))
 
     return map_leaves(batch, args, memo), map_leaves(batch, kwargs, memo)
 
@@ -94,20 +94,20 @@ def copying_writes_back(
             wrote.append(leaf)
 
 
-def wrap_outputs(call: Call, outputs: Any, entry: Entry, dims: Dims) -> Any:
+def wrap_outputs(call: Call, outputs: Any, local_args: LocalArgs, dims: Dims) -> Any:
     """Make batches of a forward's outputs; an argument that comes out is the batch that the script gave.
 
     Args:
         call: that was carried out. One of ``nn.DataParallel`` gives a 0-dim output back as one value per rank, as it
             does per device.
         outputs: what its forward returned for this rank's rows.
-        entry: how it was entered.
+        local_args: as this rank computes it.
         dims: where each output has its rows, by path, as was seen; None for what every rank has whole.
 
     Raises:
         BatchError: for an output that the trial did not see.
     """
-    layout = entry.layout
+    layout = local_args.layout
     default = RowPlacement(layout.dim)
     count = layout.counts[World.get().rank]
     paths = {id(leaf): path for path, leaf in leaves(outputs)}
@@ -129,7 +129,7 @@ def wrap_outputs(call: Call, outputs: Any, entry: Entry, dims: Dims) -> Any:
             return all_gather(leaf.reshape(1), Layout((1,) * len(layout.counts), 0, len(layout.counts)))
         if place.dim < leaf.dim() and leaf.shape[place.dim] == count * place.size:
             its = place.of(layout)
-            given = _given(call, entry, leaf) if leaf.is_leaf else None
+            given = _given(call, local_args, leaf) if leaf.is_leaf else None
             return given if given is not None and given._layout == its else BatchTensor.from_local(leaf, its)
         raise BatchError(
             f"{type(call.module).__name__} returned a tensor of shape {tuple(leaf.shape)} (output{path}) for "
@@ -140,9 +140,9 @@ def wrap_outputs(call: Call, outputs: Any, entry: Entry, dims: Dims) -> Any:
     return map_leaves(back, outputs)
 
 
-def _given(call: Call, entry: Entry, rows: Tensor) -> BatchTensor | None:
+def _given(call: Call, local_args: LocalArgs, rows: Tensor) -> BatchTensor | None:
     """The batch of the script's that these are the rows of: a leaf's gradient has its true scale there."""
-    pairs = zip(call.leaves, entry.leaves, strict=True)
+    pairs = zip(call.leaves, local_args.leaves, strict=True)
     return next((whole for (_, whole), (_, cut) in pairs if cut is rows and isinstance(whole, BatchTensor)), None)
 
 

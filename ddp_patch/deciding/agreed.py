@@ -23,12 +23,12 @@ def muted(world: World) -> Iterator[None]:
 
 def agreed(world: World, local: SplitDecision) -> SplitDecision:
     """Let the ranks agree on the most cautious of their decisions."""
-    message = local.how.name, local.reason, repr((local.dims, local.losses)), local.is_size_dependent
+    message = local.mode.name, local.reason, repr((local.dims, local.losses)), local.is_size_dependent
     decisions = [answer[0] for answer in world.share([message])]
     for how in (CallMode.WHOLE, CallMode.BATCHES):
         for name, reason, *_ in decisions:
             if name == how.name:
-                return local if (local.how, local.reason) == (how, reason) else SplitDecision(how, reason)
+                return local if (local.mode, local.reason) == (how, reason) else SplitDecision(how, reason)
     if any(outputs != decisions[0][2] for _, _, outputs, _ in decisions):
         return SplitDecision(CallMode.BATCHES, "its outputs differ in shape between ranks")
     return dataclasses.replace(local, is_size_dependent=any(depends for *_, depends in decisions))

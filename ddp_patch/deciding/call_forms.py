@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..calling.entry import Entry
+from ..calling.local_arguments import LocalArgs
 from .trial_verdict import SplitDecision
 
 _MOST = 64  # forms in which a module is tried; the others run on batches
@@ -35,7 +35,7 @@ class FirstCall:
 
     has_run: bool  # it was computed, on batches
     result: Any
-    entry: Entry
+    local_args: LocalArgs
     decision: SplitDecision
 
 

@@ -19,11 +19,11 @@ from ..batch.world import World
 from ..calling.call_mode import CallMode
 from ..calling.calls import Call, described
 from ..calling.census import Census, ModuleContents
-from ..calling.entry import Entry, enter
+from ..calling.local_arguments import LocalArgs, local_arguments
 from ..structure import leaves
 from .agreed import agreed
 from .call_forms import FirstCall, Form, Forms
-from .dimensions import Dimensions, WorkCounter
+from .dimensions import DealtDimensions, WorkCounter
 from .fingerprint import Fingerprints
 from .observed_call import ObservedCall
 from .observing import completed_by, is_of_batches
@@ -42,11 +42,11 @@ class SplitDecisions:
         self._batch_dims = batch_dims
         self._census = census
         self._forms: weakref.WeakKeyDictionary[nn.Module, Forms] = weakref.WeakKeyDictionary()
-        self._dimensions = Dimensions(world)
+        self._dimensions = DealtDimensions(world)
         # module -> batch dimension by name and number of dimensions of an argument
         self._memory: weakref.WeakKeyDictionary[nn.Module, Any] = weakref.WeakKeyDictionary()
 
-    def enter(self, call: Call, rows: int | None, is_scripts: bool, items: int | None = None) -> Entry | None:
+    def cut(self, call: Call, rows: int | None, is_scripts: bool, items: int | None = None) -> LocalArgs | None:
         """Cut a call's arguments to this rank's rows; None if nothing in them is a batch.
 
         Args:
@@ -58,7 +58,7 @@ class SplitDecisions:
         memory = self._memory.setdefault(call.module, {})
         dim = self._dimensions.of(call.module) if call.dim is None else call.dim
         is_named = call.dim is not None
-        return enter(call, rows, self._batch_dims, memory, dim, is_named, is_scripts, items)
+        return local_arguments(call, rows, self._batch_dims, memory, dim, is_named, is_scripts, items)
 
     def close(self) -> None:
         """Let go of what was decided: classes and functions of the script, which would outlive it."""
@@ -67,15 +67,23 @@ class SplitDecisions:
         self._dimensions.close()
         self.fingerprints.close()
 
-    def form(self, call: Call, entry: Entry, contents: ModuleContents) -> Any:
+    def form(self, call: Call, local: LocalArgs, contents: ModuleContents) -> Any:
         """What may decide how a call is carried out, but for the sizes of its tensors."""
         state = self.fingerprints.of(call.module, contents)
-        arguments = self.fingerprints.of_arguments(call, entry)
-        is_single = min(entry.layout.counts) == 1  # which forwards squeeze, or treat as a case of its own
-        is_joined = bool(entry.layout.pieces)  # so that neighbours of a rank's rows may be no neighbours
-        return state, arguments, torch.is_grad_enabled(), call.gathers_scalars, is_single, is_joined, entry.layout.dim
+        arguments = self.fingerprints.of_arguments(call, local)
+        is_single = min(local.layout.counts) == 1  # which forwards squeeze, or treat as a case of its own
+        is_joined = bool(local.layout.pieces)  # so that neighbours of a rank's rows may be no neighbours
+        return (
+            state,
+            arguments,
+            torch.is_grad_enabled(),
+            call.gathers_scalars,
+            is_single,
+            is_joined,
+            local.layout.dim,
+        )
 
-    def lookup(self, call: Call, entry: Entry, form: Any) -> SplitDecision | None:
+    def lookup(self, call: Call, local: LocalArgs, form: Any) -> SplitDecision | None:
         """Give the decision on calls of a form, if there is one."""
         forms = self._of(call.module)
         stored = forms.get(form)
@@ -84,14 +92,14 @@ class SplitDecisions:
             return forms.decision_when_passed_over if passes else None
         if stored.holds_for_all_sizes:
             return stored.decision
-        return stored.by_sizes.get(self._sizes(call, entry, stored))
+        return stored.by_sizes.get(self._sizes(call, local, stored))
 
     def _of(self, module: nn.Module) -> Forms:
         return self._forms.get(module) or self._forms.setdefault(module, Forms())
 
-    def _sizes(self, call: Call, entry: Entry, form: Form) -> Any:
-        sizes = self.fingerprints.sizes(call, entry)
-        return (sizes, _size_key(entry)) if form.is_size_dependent else sizes
+    def _sizes(self, call: Call, local: LocalArgs, form: Form) -> Any:
+        sizes = self.fingerprints.sizes(call, local)
+        return (sizes, _size_key(local)) if form.is_size_dependent else sizes
 
     def withdraw(self, call: Call, form: Any, why: str) -> None:
         """Compute calls of a form on batches from now on. Every rank comes here at the same call."""
@@ -103,9 +111,9 @@ class SplitDecisions:
         """Forget what was decided on a form whose first call raised an error of the script's own."""
         forms = self._of(call.module)
         forms.entries.pop(form, None)
-        forms.has_failed_on_batches = any(stored.decision.how is CallMode.WHOLE for stored in forms.entries.values())
+        forms.has_failed_on_batches = any(stored.decision.mode is CallMode.WHOLE for stored in forms.entries.values())
 
-    def first(self, call: Call, entry: Entry, form: Any, rows: int | None) -> FirstCall:
+    def first(self, call: Call, local: LocalArgs, form: Any, rows: int | None) -> FirstCall:
         """Compute a call of a new form on batches if that can be done, and give the decision on its form."""
         forms = self._of(call.module)
         if forms.is_passed_over:
@@ -115,16 +123,16 @@ class SplitDecisions:
             decision = forms.decision_when_passed_over = SplitDecision(how, why)
             if how is CallMode.BATCHES:
                 self._world.ledger.on_batches.setdefault(described(call.module), why)
-            return FirstCall(False, None, entry, decision)
+            return FirstCall(False, None, local, decision)
         if call.gathers_scalars:
-            return self._decide_by_few_rows(call, entry, rows)
+            return self._decide_by_few_rows(call, local, rows)
         stored = forms.entries.get(form)  # for other sizes
-        is_to_be_tried = stored is None or (stored.is_size_dependent and _size_key(entry) not in stored.totals)
+        is_to_be_tried = stored is None or (stored.is_size_dependent and _size_key(local) not in stored.totals)
         layers = self._census.of(call.module).layers
-        observed = ObservedCall(self._world, self.fingerprints, call, entry, layers, is_to_be_tried)
+        observed = ObservedCall(self._world, self.fingerprints, call, local, layers, is_to_be_tried)
         work = WorkCounter()  # type: ignore[no-untyped-call]
         try:
-            result = observed.run(work if entry.is_scripts_own else nullcontext())
+            result = observed.run(work if local.holds_dealt_tensors else nullcontext())
         except Exception as error:
             if not is_of_batches(error, observed.seen):
                 raise
@@ -133,7 +141,7 @@ class SplitDecisions:
             # Batches are refused, or what nothing is known of got too many rows. Rows may do, or it is raised again.
             error.__traceback__ = error.__context__ = None  # which keep activations
             forms.has_failed_on_batches = True
-            return self._decide_by_few_rows(call, entry, rows, CallMode.WHOLE, observed.before)
+            return self._decide_by_few_rows(call, local, rows, CallMode.WHOLE, observed.before)
         is_alike = self.fingerprints.of(call.module, self._census.of(call.module))[1] == form[0][1]
         # It bound something outside anew, as a first call may: the next one of this form is looked at once more.
         has_rebound = observed.changed(is_alike) and is_alike and form not in forms.rebound
@@ -144,64 +152,69 @@ class SplitDecisions:
             decision = SplitDecision(CallMode.BATCHES, why_not_split)
         else:
             decision = observed.tried() if stored is None or is_to_be_tried else stored.decision
-        decision = agreed(self._world, completed_by(observed.outputs, entry, decision, observed.seen))
-        if decision.how is not CallMode.ROWS and entry.guessed:
-            self._memory[call.module].update(dict.fromkeys(entry.guessed))
+        decision = agreed(self._world, completed_by(observed.outputs, local, decision, observed.seen))
+        if decision.mode is not CallMode.ROWS and local.assumed_dims:
+            self._memory[call.module].update(dict.fromkeys(local.assumed_dims))
         elif any(has_rebound for _, has_rebound in answers):
             forms.rebound.add(form)
         else:
-            self._store(call, form, decision, entry, observed.seen.is_size_dependent)
-        if entry.is_scripts_own and call.dim is None:
+            self._store(call, form, decision, local, observed.seen.is_size_dependent)
+        if local.holds_dealt_tensors and call.dim is None:
             entries = sum(
                 leaf.numel() for _, leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)
             )
             by_number = work.done / max(1, entries)
-            self._dimensions.note_work(call.module, entry, decision, by_number, lambda: self.enter(call, rows, True))
-        return FirstCall(True, result, entry, decision)
+            self._dimensions.note_work(call.module, local, decision, by_number, lambda: self.cut(call, rows, True))
+        return FirstCall(True, result, local, decision)
 
     def _decide_by_few_rows(
-        self, call: Call, entry: Entry, rows: int | None, other: CallMode = CallMode.BATCHES, before: Any = None
+        self,
+        call: Call,
+        local: LocalArgs,
+        rows: int | None,
+        other: CallMode = CallMode.BATCHES,
+        before: Any = None,
     ) -> FirstCall:
         """Give the decision on a few rows against half of them, tried on copies, and how the call is entered.
 
         Args:
             call: that cannot be observed on batches.
-            entry: how its arguments are cut.
+            local: how its arguments are cut.
             rows: size of the batch the script is working on, as far as it is known.
             other: how it is carried out if not on rows.
             before: what stood before a call that failed.
         """
         contents = self._census.of(call.module)
         trial = Unobserved(self._world, self.fingerprints, call, contents, other, before)
-        decision = trial.decide(entry)
-        if decision.how is not CallMode.ROWS and entry.guessed:
-            self._memory[call.module].update(dict.fromkeys(entry.guessed))
-            again = self.enter(call, rows, is_scripts=False)
+        decision = trial.decide(local)
+        if decision.mode is not CallMode.ROWS and local.assumed_dims:
+            self._memory[call.module].update(dict.fromkeys(local.assumed_dims))
+            again = self.cut(call, rows, is_scripts=False)
             assert again is not None
-            entry, decision = again, trial.decide(again)
-        form = self.form(call, entry, contents)
+            local, decision = again, trial.decide(again)
+        form = self.form(call, local, contents)
         if decision.is_size_dependent:
-            self._store(call, form, decision, entry, is_size_dependent=True)
-            return FirstCall(False, None, entry, decision)
+            self._store(call, form, decision, local, is_size_dependent=True)
+            return FirstCall(False, None, local, decision)
         self._of(call.module).entries[form] = Form(decision, {}, holds_for_all_sizes=True)
-        if decision.how is not CallMode.ROWS:
+        if decision.mode is not CallMode.ROWS:
             self._report_not_split(call.module, decision)
-        return FirstCall(False, None, entry, decision)
+        return FirstCall(False, None, local, decision)
 
-    def _store(self, call: Call, form: Any, decision: SplitDecision, entry: Entry, is_size_dependent: bool) -> None:
+    def _store(self, call: Call, form: Any, decision: SplitDecision, local: LocalArgs, is_size_dependent: bool) -> None:
         stored = self._of(call.module).entries.setdefault(form, Form(decision, {}, False))
         if is_size_dependent and not stored.is_size_dependent:
             stored.is_size_dependent = True
             stored.by_sizes.clear()
-        stored.totals.add(_size_key(entry))
-        stored.by_sizes[self._sizes(call, entry, stored)] = decision
-        if decision.how is not CallMode.ROWS:
+        stored.totals.add(_size_key(local))
+        stored.by_sizes[self._sizes(call, local, stored)] = decision
+        if decision.mode is not CallMode.ROWS:
             self._report_not_split(call.module, decision)
 
     def _report_not_split(self, module: nn.Module, decision: SplitDecision) -> None:
         ledger = self._world.ledger
-        (ledger.on_whole if decision.how is CallMode.WHOLE else ledger.on_batches)[described(module)] = decision.reason
+        (ledger.on_whole if decision.mode is CallMode.WHOLE else ledger.on_batches)[described(module)] = decision.reason
 
 
-def _size_key(entry: Entry) -> tuple[int, tuple[tuple[int, ...], ...]]:
-    return entry.layout.total, entry.layout.pieces
+def _size_key(local: LocalArgs) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    return local.layout.total, local.layout.pieces

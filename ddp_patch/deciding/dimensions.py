@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..batch.world import World
 from ..calling.call_mode import CallMode
 from ..calling.calls import described
-from ..calling.entry import Entry
+from ..calling.local_arguments import LocalArgs
 from ..calling.swap import original_class
 from ..structure import leaves
 from .trial_verdict import SplitDecision
@@ -33,7 +33,7 @@ class WorkCounter(TorchDispatchMode):
         return result
 
 
-class Dimensions:
+class DealtDimensions:
     """Tries dimension 0, and 1 if that does not keep rows apart: texts may be ``[T, B]``. Exact whichever it is."""
 
     def __init__(self, world: World) -> None:
@@ -50,25 +50,30 @@ class Dimensions:
         return self._chosen.get(module)
 
     def note_work(
-        self, module: nn.Module, entry: Entry, decision: SplitDecision, work: float, again: Callable[[], Entry | None]
+        self,
+        module: nn.Module,
+        local_args: LocalArgs,
+        decision: SplitDecision,
+        work: float,
+        again: Callable[[], LocalArgs | None],
     ) -> None:
         """Take a call into account that was observed.
 
         Args:
             module: that was called.
-            entry: how its arguments were cut.
+            local_args: how its arguments were cut.
             decision: on the call, the same on every rank.
             work: numbers that this rank computed for each that the call was given; the next call may be of other sizes.
             again: enters the call with the dimension that is chosen then.
         """
-        dim, name = entry.layout.dim, original_class(module).__name__
-        if decision.how is CallMode.ROWS or module in self._settled:
+        dim, name = local_args.layout.dim, original_class(module).__name__
+        if decision.mode is CallMode.ROWS or module in self._settled:
             self._world.ledger.note(f"{name}: plain tensors of the script were dealt along dimension {dim}")
             return
         if dim == 0:
             self._chosen[module], self._work[module] = 1, work
             entered = again()
-            if entered is not None and entered.is_scripts_own:  # to be seen in the next call
+            if entered is not None and entered.holds_dealt_tensors:  # to be seen in the next call
                 inner, on_batches = {described(part) for part in module.modules()}, self._world.ledger.on_batches
                 self._reasons[module] = {part: on_batches.pop(part) for part in list(on_batches) if part in inner}
                 return

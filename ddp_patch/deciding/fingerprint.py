@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..batch.tensor import BatchTensor
 from ..calling.calls import Call
 from ..calling.census import ModuleContents, kinds_of_slots
-from ..calling.entry import Entry
+from ..calling.local_arguments import LocalArgs
 from ..calling.swap import original_class
 from ..generators import kinds
 from .code import difference, without_numbers
@@ -169,23 +169,23 @@ class Fingerprints:
         self._layer_states.clear()
         self._layer_contents.clear()
 
-    def of_arguments(self, call: Call, entry: Entry) -> tuple[Any, ...]:
+    def of_arguments(self, call: Call, local_args: LocalArgs) -> tuple[Any, ...]:
         """Fingerprint the form of a call: its structure, values, and what is a batch; not sizes.
 
         Args:
             call: of a module whose state was asked for.
-            entry: how its arguments are cut.
+            local_args: how its arguments are cut.
         """
         guards = self.guards(call.module)
-        pairs = zip(call.leaves, entry.leaves, strict=True)
+        pairs = zip(call.leaves, local_args.leaves, strict=True)
         return tuple((path, self._form(leaf, local, guards)) for (path, leaf), (_, local) in pairs)
 
     @staticmethod
-    def sizes(call: Call, entry: Entry) -> tuple[Any, ...]:
+    def sizes(call: Call, local_args: LocalArgs) -> tuple[Any, ...]:
         """Sizes of a call's tensors, but for the number of rows."""
         return tuple(
             _sizes(leaf, local)
-            for (_, leaf), (_, local) in zip(call.leaves, entry.leaves, strict=True)
+            for (_, leaf), (_, local) in zip(call.leaves, local_args.leaves, strict=True)
             if isinstance(leaf, Tensor)
         )
 

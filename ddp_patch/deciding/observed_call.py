@@ -16,7 +16,7 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.call_mode import CallMode
 from ..calling.calls import Call
-from ..calling.entry import Entry
+from ..calling.local_arguments import LocalArgs
 from ..calling.rows import as_batches, copying_writes_back, detached
 from ..structure import leaves, map_leaves
 from .agreed import muted
@@ -35,7 +35,7 @@ class ObservedCall:
         world: World,
         fingerprints: Fingerprints,
         call: Call,
-        entry: Entry,
+        local_args: LocalArgs,
         layers: list[nn.Module],
         is_to_be_tried: bool,
     ) -> None:
@@ -45,19 +45,19 @@ class ObservedCall:
             world: the ranks.
             fingerprints: that of the module was asked for.
             call: to carry out.
-            entry: how its arguments are cut.
+            local_args: how its arguments are cut.
             layers: of the module.
             is_to_be_tried: the module, on copies, with these arguments.
         """
         self._world = world
         self._call = call
-        self._entry = entry
+        self._local_args = local_args
         self._layers = layers
-        self._arguments = arguments = as_batches(call.args, call.kwargs, entry)
+        self._arguments = arguments = as_batches(call.args, call.kwargs, local_args)
         # Copied now, since forward may write to its arguments.
-        self._copies = (detached(arguments), detached((entry.args, entry.kwargs))) if is_to_be_tried else None
+        self._copies = (detached(arguments), detached((local_args.args, local_args.kwargs))) if is_to_be_tried else None
         guards, self._generators = fingerprints.guards(call.module), fingerprints.generators(call)
-        self.seen = observation(call, entry.layout, lambda: guards.noted(leaves(arguments)))
+        self.seen = observation(call, local_args.layout, lambda: guards.noted(leaves(arguments)))
         self._saved_arguments = SavedArguments(call, arguments)
         self.before = guards.noted(leaves(arguments))
         self.outputs: Any = None  # what its forward returned and wrote to containers
@@ -108,13 +108,13 @@ class ObservedCall:
     def tried(self) -> SplitDecision:
         """Try the module on copies."""
         assert self._copies is not None
-        rows, seen = self._entry.layout.rows(self._world.rank), self.seen
+        rows, seen = self._local_args.layout.rows(self._world.rank), self.seen
         with muted(self._world), untouched(self._layers), self._saved_arguments.containers.as_before():
             decision = decide_by_trial(self._call.module, *self._copies, rows, seen, generators=self._generators)
         if self.before.was_written_to():  # the trial did it, which the call did not: maybe on this rank alone
             self.before.put_back()
             return SplitDecision(CallMode.BATCHES, ". ".join(CHANGES_OUTSIDE))
-        if decision.how is CallMode.ROWS and seen.unknown_functions:
+        if decision.mode is CallMode.ROWS and seen.unknown_functions:
             why = f"{decision.reason}, though {', '.join(seen.unknown_functions)} ..."
             return dataclasses.replace(decision, reason=why)
         return decision

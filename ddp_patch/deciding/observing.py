@@ -25,7 +25,7 @@ from ..calling.call_mode import CallMode
 from ..calling.calls import Call
 from ..calling.comparison import Dims
 from ..calling.compiled import is_used, stance
-from ..calling.entry import Entry
+from ..calling.local_arguments import LocalArgs
 from ..errors import DdpPatchError, LockstepError
 from ..generators import same_draws, same_states, state_of
 from ..gradients.graphs import comes_from
@@ -166,18 +166,18 @@ def restored_if_it_fails(
         seen.forbid_split(OWN_DRAWS, DRAW_OUTSIDE)
 
 
-def completed_by(result: Any, entry: Entry, decision: SplitDecision, seen: Observation) -> SplitDecision:
+def completed_by(result: Any, local_args: LocalArgs, decision: SplitDecision, seen: Observation) -> SplitDecision:
     """Complete a decision on rows by what a call on batches gave.
 
     Args:
         result: of the call.
-        entry: of the call.
+        local_args: of the call.
         decision: of its trial.
         seen: of the call.
     """
-    if decision.how is not CallMode.ROWS:
+    if decision.mode is not CallMode.ROWS:
         return decision
-    dims = dims_of(result, entry, decision.dims)
+    dims = dims_of(result, local_args, decision.dims)
     if why := sum_returned(seen, result):
         return SplitDecision(CallMode.BATCHES, why)
     if dims is None:
@@ -203,26 +203,26 @@ def of_few_rows(
         return SplitDecision(instead, ". ".join(why))
     if any(where is not None and where.size != 1 for where in decision.dims.values()):
         return SplitDecision(instead, OTHER_ROWS)
-    return dataclasses.replace(decision, how=CallMode.ROWS if decision.how is CallMode.ROWS else instead)
+    return dataclasses.replace(decision, mode=CallMode.ROWS if decision.mode is CallMode.ROWS else instead)
 
 
-def dims_of(result: Any, entry: Entry, seen: Dims) -> Dims | None:
+def dims_of(result: Any, local_args: LocalArgs, seen: Dims) -> Dims | None:
     """Where the outputs of a call on batches have their rows; None if these do not belong to those of the batch.
 
     Args:
         result: of the call.
-        entry: of the call.
+        local_args: of the call.
         seen: where the outputs of another call of the form had theirs. A function that got the whole gives no batch.
     """
     dims: dict[str, RowPlacement | None] = {}
     for path, leaf in leaves(result):
         if isinstance(leaf, BatchTensor):
-            dims[path] = RowPlacement.among(entry.layout, leaf._layout)
+            dims[path] = RowPlacement.among(local_args.layout, leaf._layout)
             if dims[path] is None:
                 return None
         elif isinstance(leaf, Tensor):
             where = dims[path] = seen.get(path)
-            rows = None if where is None else where.size * entry.layout.total
+            rows = None if where is None else where.size * local_args.layout.total
             if where is not None and leaf.shape[where.dim : where.dim + 1] != (rows,):
                 return None
     return dims

@@ -35,7 +35,7 @@ DRAW_OUTSIDE = "Draw in the script, and pass what was drawn as an argument"
 class SplitDecision:
     """How a module may be computed."""
 
-    how: CallMode
+    mode: CallMode
     reason: str
     dims: Dims = field(default_factory=dict)  # where each output has its rows, if it is computed on rows
     losses: tuple[Reduction, ...] = ()  # that its forward computes

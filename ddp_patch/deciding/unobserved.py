@@ -9,7 +9,7 @@ from ..batch.world import World
 from ..calling.call_mode import CallMode
 from ..calling.calls import Call
 from ..calling.census import ModuleContents
-from ..calling.entry import Entry
+from ..calling.local_arguments import LocalArgs
 from ..calling.rows import Arguments, as_batches, detached, first_rows, whole_arguments
 from .agreed import agreed, muted
 from .fingerprint import Fingerprints
@@ -50,33 +50,33 @@ class Unobserved:
         self._other = other
         self._before = before
 
-    def decide(self, entry: Entry) -> SplitDecision:
+    def decide(self, local_args: LocalArgs) -> SplitDecision:
         """Decide how the call is carried out. Every rank comes here.
 
         Args:
-            entry: how its arguments are cut.
+            local_args: how its arguments are cut.
         """
-        most = max(2, min(*entry.layout.counts, _ROWS_TRIED))
-        arguments = as_batches(self._call.args, self._call.kwargs, entry)
+        most = max(2, min(*local_args.layout.counts, _ROWS_TRIED))
+        arguments = as_batches(self._call.args, self._call.kwargs, local_args)
         with muted(self._world):
             whole, part = first_rows(*arguments, most), first_rows(*arguments, most // 2)
         _, local = self._tried(whole, part, RowRuns(((0, most // 2),), most))
         decision = agreed(self._world, local)
-        if decision.how is CallMode.ROWS and (decision.is_size_dependent or entry.layout.pieces):
-            decision = self._of_its_size(arguments, entry, decision)
-            return dataclasses.replace(decision, is_size_dependent=decision.how is CallMode.ROWS)
+        if decision.mode is CallMode.ROWS and (decision.is_size_dependent or local_args.layout.pieces):
+            decision = self._of_its_size(arguments, local_args, decision)
+            return dataclasses.replace(decision, is_size_dependent=decision.mode is CallMode.ROWS)
         return decision
 
-    def _of_its_size(self, arguments: Arguments, entry: Entry, decision: SplitDecision) -> SplitDecision:
+    def _of_its_size(self, arguments: Arguments, local_args: LocalArgs, decision: SplitDecision) -> SplitDecision:
         """Try all rows against this rank's.
 
         A few rows are on one side of what a forward compares their number with, and are neighbours.
         """
         with muted(self._world):
             whole = whole_arguments(*arguments)
-        rows = entry.layout.rows(self._world.rank)
+        rows = local_args.layout.rows(self._world.rank)
         try:
-            how, local = self._tried(whole, detached((entry.args, entry.kwargs)), rows)
+            how, local = self._tried(whole, detached((local_args.args, local_args.kwargs)), rows)
         except Exception as error:
             if not is_of_machine(error):
                 raise
@@ -94,4 +94,4 @@ class Unobserved:
             decision = decide_by_trial(
                 self._call.module, whole, part, rows, gathers_scalars=self._call.gathers_scalars, generators=generators
             )
-        return decision.how, of_few_rows(decision, guards, before, self._other, self._before or before)
+        return decision.mode, of_few_rows(decision, guards, before, self._other, self._before or before)

@@ -1,4 +1,4 @@
-"""Checkpoints: written by rank 0, whole or not at all, and finished on every rank when the call returns."""
+"""AtomicSaves: written by rank 0, whole or not at all, and finished on every rank when the call returns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .rank_zero import RankZero
 from .scratch import make_scratch, scratch_name, sweep
 
 
-class Checkpoints:
+class AtomicSaves:
     """Writes what a function of the script's library would write."""
 
     def __init__(self, world: World, rank_zero: RankZero, owners: Ownership, files: Files) -> None:

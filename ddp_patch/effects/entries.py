@@ -20,7 +20,7 @@ def _kinds(entry: Any) -> Iterator[bool]:
             yield getattr(entry, kind)(follow_symlinks=follows)
 
 
-class Entry:
+class DirEntry:
     """As ``os.DirEntry``."""
 
     def __init__(self, folder: Any, name: Any, number: int, is_link: bool, *kinds: bool) -> None:
@@ -78,13 +78,13 @@ class Entries:
             folder: as it was given to ``os.scandir``.
             found: what ``listed`` found there.
         """
-        self._left = iter([Entry(folder, *entry) for entry in found])
+        self._left = iter([DirEntry(folder, *entry) for entry in found])
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[DirEntry]:
         """Go on."""
         return self
 
-    def __next__(self) -> Entry:
+    def __next__(self) -> DirEntry:
         """Give the next one."""
         return next(self._left)
 

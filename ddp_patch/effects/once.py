@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..batch.world import World
 from ..job.job import Job
-from .atomic_saving import Checkpoints
+from .atomic_saving import AtomicSaves
 from .commands import Commands
 from .console import Console
 from .device_map import DeviceMap
@@ -42,7 +42,7 @@ class Once:
         self.per_host = PerHost(self.rank_zero, world, job.placement.local_rank, job.sees_one_disk)
         self.places = TemporaryPlaces(self.rank_zero)
         self.commands = Commands(self.rank_zero, self.owners, self.files, self.places)
-        self.checkpoints = Checkpoints(world, self.rank_zero, self.owners, self.files)
+        self.checkpoints = AtomicSaves(world, self.rank_zero, self.owners, self.files)
         self.console = Console(world, self.rank_zero, job.crash, job.signals.alone)
         self._shared: dict[Library, SharedObjects] = {}
 

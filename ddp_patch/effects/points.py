@@ -22,7 +22,7 @@ class EffectPoint:
         """Tell where this rank is."""
         return cls(what, count, tuple(paths), script_line())
 
-    def is_that_of(self, other: EffectPoint) -> bool:
+    def matches(self, other: EffectPoint) -> bool:
         """Tell whether two ranks came to the same."""
         if (self.what, self.count) != (other.what, other.count):
             return False

@@ -144,7 +144,7 @@ class RankZero(Lockstep):
         texts = self._rank_status.read([self._place_of(rank) for rank in range(1, self._world.size)])
         for rank, text in enumerate(texts, 1):
             other = EffectPoint(*self._read(f"{name} of rank {rank}", text))
-            if not point.is_that_of(other):
+            if not point.matches(other):
                 self._part(point.unlike(other, rank))
         self._rank_status.drop(self._spent)
         self._spent = [f"{name}/all"]
@@ -179,7 +179,7 @@ class RankZero(Lockstep):
                 result = action()
             answer = self._world.seal.pack(name, (came, True, result if broadcast_result else None))
         except BaseException as error:
-            form = self._world.seal.raised(name, error)
+            form = self._world.seal.portable_error(name, error)
             self._tell(name, self._world.seal.pack(name, (came, False, form)))
             is_refused = isinstance(form, TrustError) and not isinstance(error, TrustError)
             if not is_refused:
@@ -197,7 +197,7 @@ class RankZero(Lockstep):
         packed = self._rank_status.wait_until_put(f"{name}/answer", what, is_patient=is_patient)
         came, is_good, result = self._read(name, packed)
         leaders, local = EffectPoint(*came), self._here(what, paths)
-        if not leaders.is_that_of(local):
+        if not leaders.matches(local):
             self._part(leaders.unlike(local, self._world.rank))
         if paths:
             self.renamed(paths, leaders.paths)

@@ -40,10 +40,10 @@ class BackwardPasses:
         self._assumption = Assumption(world, self.hooks)
         self._syncs: list[GradientSync] = []
         self.nested = NestedBackwards(world, self._syncs, self.loss_scale)
-        self._late: list[GradientSync] = []  # let go while a graph of theirs was alive, which a backward came to
-        self._gone: dict[int, weakref.ref[Any]] = {}  # parameters of those: such a graph gives a rank's share
+        self._outliving: list[GradientSync] = []  # let go while a graph of theirs was alive, which a backward came to
+        self._removed: dict[int, weakref.ref[Any]] = {}  # parameters of those: such a graph gives a rank's share
         self._conversions = Conversions(self._converted)
-        self.unsettled = PendingGradients()
+        self.pending_gradients = PendingGradients()
         self.when_stepped: Callable[[Any], None] = lambda optimizer: None
         self.is_running = False
         self._stepping: Any = None  # the optimizer that is
@@ -57,23 +57,23 @@ class BackwardPasses:
         for parameter in sync.all:
             self.hooks.adopt(parameter)
 
-    def remove(self, sync: GradientSync, settle: bool) -> None:
+    def remove(self, sync: GradientSync, make_global: bool) -> None:
         """Let a replica's gradients go, global for the last time; or as they are, when the program is over."""
-        if settle:
-            self.unsettled.settle(sync)
+        if make_global:
+            self.pending_gradients.make_global(sync)
         else:
             sync.has_pending_gradients = False
-            self.unsettled.note(sync)
+            self.pending_gradients.note(sync)
         self._syncs.remove(sync)
-        sync.when_outlived = self._outlived if settle else None
-        self._gone = {key: reference for key, reference in self._gone.items() if reference() is not None}
-        self._gone.update((id(parameter), weakref.ref(parameter)) for parameter in sync.all)
+        sync.when_outlived = self._outlived if make_global else None
+        self._removed = {key: reference for key, reference in self._removed.items() if reference() is not None}
+        self._removed.update((id(parameter), weakref.ref(parameter)) for parameter in sync.all)
         if not self._syncs:
             self._conversions.stop()
 
     def _outlived(self, sync: GradientSync) -> None:
-        if self.is_running and not any(sync is other for other in self._late):  # not for torch.autograd.grad
-            self._late.append(sync)
+        if self.is_running and not any(sync is other for other in self._outliving):  # not for torch.autograd.grad
+            self._outliving.append(sync)
 
     def _converted(self, parameter: Any) -> None:
         for sync in self._syncs:
@@ -86,12 +86,12 @@ class BackwardPasses:
 
     def was_replica_parameter(self, tensor: Any) -> bool:
         """Tell whether it is one, or was when a graph that is still alive may have been made."""
-        reference = self._gone.get(id(tensor))
+        reference = self._removed.get(id(tensor))
         return self.is_replica_parameter(tensor) or (reference is not None and reference() is tensor)
 
     def _shares(self, tensor: Any) -> bool:
         """Tell whether the backward that runs gives a parameter this rank's share of its gradient."""
-        return self.is_replica_parameter(tensor) or any(id(tensor) in sync.ids for sync in self._late)
+        return self.is_replica_parameter(tensor) or any(id(tensor) in sync.ids for sync in self._outliving)
 
     @property
     def is_busy(self) -> bool:
@@ -174,14 +174,14 @@ class BackwardPasses:
             self._world.ledger.count("gradient bucket", size, sent)
 
     def _end(self, failed: bool, recorded: bool) -> None:
-        late, self._late = self._late, []
+        late, self._outliving = self._outliving, []
         for sync in self._syncs:
             sync.end(failed, recorded)
             self.nested.give(sync, failed)
-            self.unsettled.note(sync)
+            self.pending_gradients.note(sync)
         for sync in () if failed else late:
             sync.has_pending_gradients = True
-            sync.settle()
+            sync.make_global()
         try:
             if not failed:
                 self._call_hooks([*self._syncs, *late], recorded)  # which may look at any gradient
@@ -195,7 +195,7 @@ class BackwardPasses:
             self.hooks.release(sync.all, recorded)
         for sync in syncs:
             if self.hooks.after_any(sync.all):
-                self.unsettled.settle(sync)
+                self.pending_gradients.make_global(sync)
                 self.hooks.release_after(sync.all)
 
     # --- optimizers, which look at gradients ------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class BackwardPasses:
         ids = self._ids_of(optimizer)
         for sync in self._syncs:
             if not sync.ids.isdisjoint(ids):
-                self.unsettled.settle(sync)
+                self.pending_gradients.make_global(sync)
                 sync.schedule.step()
         self._align(optimizer)
         if self.loss_scale.active and not has_closure:
@@ -226,10 +226,10 @@ class BackwardPasses:
         """Forget the parameters of an optimizer, which got others."""
         self._optimized.pop(optimizer, None)
 
-    def settle(self) -> None:
+    def make_global(self) -> None:
         """Make every gradient global."""
         for sync in self._syncs:
-            self.unsettled.settle(sync)
+            self.pending_gradients.make_global(sync)
 
     def _align(self, optimizer: Any) -> None:
         """Keep parameters alike that no replica keeps global, since every rank computes all of their gradients."""

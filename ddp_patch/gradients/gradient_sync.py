@@ -64,7 +64,7 @@ class GradientSync:
         self.dtypes = [parameter.dtype for parameter in parameters]
         self.bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
         self.schedule = schedule
-        self.has_pending_gradients = False  # some are this rank's own (``end``) until ``settle`` or until zeroed
+        self.has_pending_gradients = False  # some are this rank's own (``end``) until ``make_global`` or until zeroed
         self.syncs_after_backward = ddp is None  # stays on the safe path: no DDP, or NestedBackwards found it so
         self.is_ddp_broken = False  # a backward failed half way (``end``), or a gradient is sparse: another DDP is made
         self.is_stale = False  # autograd has other nodes for parameters than those with DDP's hooks
@@ -183,7 +183,7 @@ class GradientSync:
             if recorded:
                 self._average_recorded()
             elif not self._may_defer:
-                self.settle()
+                self.make_global()
         self._grads_before, self._loss = _IDLE, None
         self._may_arm = self.is_armed = False
 
@@ -230,7 +230,7 @@ class GradientSync:
 
     # --- the safe path ----------------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
+    def make_global(self) -> None:
         """Average what is still this rank's own. Every rank comes here at the same point of the script."""
         if not self.has_pending_gradients:
             return

@@ -18,7 +18,7 @@ class HasPendingGradients(Protocol):
     ids: set[int]
     schedule: AccumulationSchedule
 
-    def settle(self) -> None:
+    def make_global(self) -> None:
         """Average them."""
 
 
@@ -32,9 +32,9 @@ class PendingGradients:
         self.waiting: dict[int, HasPendingGradients] = {}
         """Whose gradients wait, by parameter."""
 
-    def settle(self, sync: HasPendingGradients) -> None:
+    def make_global(self, sync: HasPendingGradients) -> None:
         """Make the gradients of a replica global."""
-        sync.settle()
+        sync.make_global()
         self.note(sync)
 
     def note(self, sync: HasPendingGradients) -> None:
@@ -68,10 +68,10 @@ class PendingGradients:
                 sync.has_pending_gradients = False
                 self.note(sync)
             elif not sync.ids.isdisjoint(ids):
-                self.settle(sync)
+                self.make_global(sync)
 
     def _before_reading(self, tensor: Tensor) -> None:
         sync = self.waiting.get(id(tensor))
         if sync is not None:
             sync.schedule.read()
-            self.settle(sync)
+            self.make_global(sync)

@@ -11,12 +11,12 @@ from ..patch import Args, Kwargs, Patch
 
 
 def _zero_grad(session: Any, wrapped: Any, instance: Optimizer, args: Args, kwargs: Kwargs) -> None:
-    session.unsettled.before_zeroing(p for group in instance.param_groups for p in group["params"])
+    session.pending_gradients.before_zeroing(p for group in instance.param_groups for p in group["params"])
     wrapped(*args, **kwargs)
 
 
 def _zero_module(session: Any, wrapped: Any, instance: nn.Module, args: Args, kwargs: Kwargs) -> None:
-    session.unsettled.before_zeroing(instance.parameters())
+    session.pending_gradients.before_zeroing(instance.parameters())
     wrapped(*args, **kwargs)
 
 

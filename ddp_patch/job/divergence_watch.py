@@ -18,12 +18,12 @@ from ..ledger import script_line
 from ..trail import SLOTS, Trail, count_of
 from .agreement import EventAgreement
 from .crash import CrashHook
+from .disk_stall import DiskStall
 from .divergence import Finding, ReportedLocation, compare, message, went
 from .launcher import Placement
 from .peers import Peers
 from .rank_status import RankStatus
 from .side_by_side import table
-from .stuck import Stuck
 from .whereabouts import Whereabouts
 
 _LOOK = 1.0  # seconds between two looks, each one request to the store
@@ -66,7 +66,7 @@ class DivergenceWatch:
         self._peers = Peers(rank_status, self._rank, self.trail)
         who = f"rank {self._rank} of {self._size}"
         self.whereabouts = Whereabouts(self.trail, rank_status, crash, self._rank, self._size)
-        self._stuck = Stuck(crash, who, lambda: script_line(self.whereabouts.frame()))
+        self._stuck = DiskStall(crash, who, lambda: script_line(self.whereabouts.frame()))
         self.agreement = EventAgreement(rank_status, self.trail, self._peers.wake)
         self._reported: object = None  # what this rank last told of where it is
         self._seen: object = None  # where it was at the last look

@@ -24,7 +24,7 @@ from ..errors import LaunchError
 from . import attempt, interfaces, reaching, software
 from .launcher import LaunchInfo, Placement
 from .siblings import Siblings, without_store
-from .waiting import Waiting
+from .store_waits import Waiting
 
 _NAMED = 8  # ranks in a message
 _TELL_WAIT = 2.0  # seconds, in which the others read what this rank left, where the store is its own

@@ -14,7 +14,7 @@ from typing import Any
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not in its __all__
 
 from . import attempt
-from .waiting import Waiting
+from .store_waits import Waiting
 
 _PIECE = 4 * 2**20  # bytes; the store takes 8 MiB as one value, and drops the connection of who sends more (torch 2.13)
 _CUT = b"\x00ddp_patch, in pieces: "  # before their number, in place of a value that is cut

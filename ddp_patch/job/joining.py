@@ -21,7 +21,7 @@ from . import attempt
 from .launcher import LaunchInfo
 from .rank_status import is_lost_connection
 from .siblings import Siblings
-from .waiting import Waiting
+from .store_waits import Waiting
 
 _ERROR_WAIT = 2.0  # seconds, in which this rank may come to an error of its own
 _END_WAIT = 5.0  # seconds, in which the thread ends that listens

@@ -17,7 +17,7 @@ from ..errors import LaunchError, OptionError
 from . import hosts
 
 VARIABLE = "DDP_PATCH_KEY"
-HOW = f"Write once, and give it to every host by your launcher: export {VARIABLE}=$(openssl rand -hex 32)"
+REMEDY = f"Write once, and give it to every host by your launcher: export {VARIABLE}=$(openssl rand -hex 32)"
 _SHORTEST = 32  # characters: a word could be guessed from any message that carries a code
 _MEMORY = "ddp_patch_key"
 
@@ -52,7 +52,7 @@ class Offer:
         if 0 < len(self._user_key) < _SHORTEST:
             raise OptionError(
                 f"{VARIABLE} has {len(self._user_key)} characters, and could be guessed: it takes at least "
-                f"{_SHORTEST}. {HOW}"
+                f"{_SHORTEST}. {REMEDY}"
             )
         # A descriptor of memory without a name: nothing of it is left, however this process ends.
         self._memory: int | None = None
@@ -84,7 +84,7 @@ class Offer:
         if other is not None:
             has = "another" if prints[0] and prints[other] else "no" if prints[0] else "a"
             raise LaunchError(
-                f"Rank {other} has {has} {VARIABLE}, unlike rank 0, so they would not take each other's word. {HOW}"
+                f"Rank {other} has {has} {VARIABLE}, unlike rank 0, so they would not take each other's word. {REMEDY}"
             )
         secret = self._user_key or self._left(messages)
         drawn = " ".join(its.get("drawn", "") for its in messages)
@@ -115,7 +115,7 @@ class Offer:
                 raise LaunchError(
                     "Rank 0, which holds the key of the job, ended within ddp_patch.enable(). Look at what it printed."
                 ) from None
-            raise LaunchError(f"The key that rank 0 holds for the others cannot be read ({error}). {HOW}") from error
+            raise LaunchError(f"The key that rank 0 holds for the others cannot be read ({error}). {REMEDY}") from error
 
 
 def _runs(pid: str) -> bool:

@@ -28,7 +28,7 @@ from ..errors import LaunchError
 from . import attempt, loopback
 from .launcher import LaunchInfo
 from .siblings import Siblings, without_store
-from .waiting import Waiting
+from .store_waits import Waiting
 
 _LOOK = 0.05  # seconds between two looks for rank 0's note
 _ANSWER_WAIT = 30.0  # seconds, in which a store answers that accepts connections

@@ -15,7 +15,7 @@ from accelerate.state import AcceleratorState, PartialState
 
 from ..errors import OrderError
 from ..ledger import script_line
-from .frozen import Frozen
+from .ranks_noted_at_import import NotedRanks
 from .table import VARIABLES
 
 
@@ -38,7 +38,7 @@ class OneProcess:
         self.is_hiding = False
         self.gave_rank = False  # the program got its rank from us: what it calls a rank may be that
         self.asked: set[str] = set()  # variables that the program was told are not there
-        self._frozen = Frozen(self.variables)
+        self._frozen = NotedRanks(self.variables)
 
     def hide(self) -> None:
         """Put the ranks away."""

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import TrustError
 from ..portable import portable
 from . import plain_values
-from .key import HOW
+from .key import REMEDY
 
 _CODE = 32  # bytes, of SHA-256
 
@@ -60,7 +60,7 @@ class Seal:
         except ValueError as error:
             raise TrustError(_not_ours(name, str(error))) from None
 
-    def raised(self, name: str, error: BaseException) -> BaseException:
+    def portable_error(self, name: str, error: BaseException) -> BaseException:
         """Give the form of an error in which every rank can raise it: a refusal, where that takes a key."""
         form: BaseException = portable(error)
         try:
@@ -78,12 +78,12 @@ class Seal:
 def _refused(name: str, what: str) -> TrustError:
     return TrustError(
         f"{name}: {what} travels as a pickle, and these ranks have no key by which they could tell one of theirs from "
-        f"somebody else's. {HOW}"
+        f"somebody else's. {REMEDY}"
     )
 
 
 def _not_ours(name: str, found: str) -> str:
     return (
         f"{name}: what came is not of this job's ranks ({found}), so somebody else writes to its store or its sockets, "
-        f"and nothing of it was read. Let nobody else reach them, and give the ranks a key. {HOW}"
+        f"and nothing of it was read. Let nobody else reach them, and give the ranks a key. {REMEDY}"
     )

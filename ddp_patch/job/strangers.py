@@ -7,7 +7,7 @@ import socket
 import struct
 
 from ..errors import TrustError
-from .key import HOW
+from .key import REMEDY
 
 _FORMAT = "3i"  # process, user, group: struct ucred of unix(7)
 
@@ -28,5 +28,5 @@ def refuse_strangers(connection: socket.socket) -> None:
     if user != os.getuid():
         raise TrustError(
             f"A process of user {user} is at the other end of the socket that hands batches over on this host, and not "
-            f"one of user {os.getuid()}, whose job this is. {HOW}"
+            f"one of user {os.getuid()}, whose job this is. {REMEDY}"
         )

@@ -24,7 +24,7 @@ from .batches import as_dealt, common_rows, with_row_count
 from .channel import Channel
 from .collated import Collated
 from .generators import FetchingGenerators, generators_of
-from .growing import GrownLoaders
+from .grown_loaders import GrownLoaders
 from .iterator import Batches
 from .numbers import Numbers
 from .plan import RUNS, Plan, Read, agreed, is_settled, plan

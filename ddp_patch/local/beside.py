@@ -79,7 +79,7 @@ class Beside:
         rest = [parameter for parameter in trained.parameters() if id(parameter) not in model_ids]
         return all(id(parameter) in self._reached or not parameter.requires_grad for parameter in rest)
 
-    def settle(self) -> None:
+    def make_global(self) -> None:
         """Average them."""
         if self.has_pending_gradients and self.parameters:
             self.has_pending_gradients = False

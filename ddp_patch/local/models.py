@@ -36,7 +36,7 @@ class LocalModels:
         self.watching = False  # every module call is looked at
         self.watch: Callable[[], None] = lambda: None  # begins to do so
         self.rest: Callable[[], None] = lambda: None  # ends it
-        self.unsettled = PendingGradients()
+        self.pending_gradients = PendingGradients()
         self.inside = False  # a call of a model, now
         self.in_backward = False
         self.weights = Weights(options.tail == "exact")
@@ -80,11 +80,11 @@ class LocalModels:
             synced.check()
             if read is None or not read.isdisjoint(synced.ids):
                 if synced.has_pending_gradients:
-                    self.unsettled.settle(synced)
+                    self.pending_gradients.make_global(synced)
                 synced.schedule.step()
         self.calls_before_step = self.collective_calls
         if self._beside.has_pending_gradients and (read is None or not read.isdisjoint(self._beside.ids)):
-            self.unsettled.settle(self._beside)
+            self.pending_gradients.make_global(self._beside)
 
     def is_at_work(self) -> bool:
         """Tell whether a forward under DDP or a backward is on its way."""
@@ -217,34 +217,34 @@ class LocalModels:
         self.collective_calls += 1
         for synced in self._synced.values():
             synced.ended()
-            if synced.has_pending_gradients or self.unsettled.waiting:
-                self.unsettled.note(synced)
+            if synced.has_pending_gradients or self.pending_gradients.waiting:
+                self.pending_gradients.note(synced)
         beside = self._beside
         if (beside.parameters != [] or beside.has_pending_gradients) and beside.ended(self.trained, self.ids):
-            self.unsettled.note(beside)
+            self.pending_gradients.note(beside)
         if self.tuning.is_on:
             self.tuning.end()
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def close(self, settle: bool) -> None:
+    def close(self, make_global: bool) -> None:
         """Give every module its class back and let DDP go.
 
         Args:
-            settle: the script goes on, so its gradients are averaged; no collective otherwise.
+            make_global: the script goes on, so its gradients are averaged; no collective otherwise.
         """
         for synced in self._synced.values():
-            self._drop(synced, settle)
+            self._drop(synced, make_global)
         for collection in (self._synced, self.ids, self._all_ids):
             collection.clear()
         self._conversions.stop()
-        if settle:
-            self.unsettled.settle(self._beside)
-        self.unsettled.close()
+        if make_global:
+            self.pending_gradients.make_global(self._beside)
+        self.pending_gradients.close()
         self._redirects.close()
 
-    def _drop(self, synced: Synced, settle: bool = True) -> None:
-        if settle:
-            self.unsettled.settle(synced)
+    def _drop(self, synced: Synced, make_global: bool = True) -> None:
+        if make_global:
+            self.pending_gradients.make_global(synced)
         synced.has_pending_gradients, synced.ddp = False, None  # alive at exit, it aborts the process (torch 2.13)
-        self.unsettled.note(synced)
+        self.pending_gradients.note(synced)

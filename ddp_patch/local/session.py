@@ -29,7 +29,7 @@ class LocalSession(Session):
         self.generators: LocalGenerators = LocalGenerators(placement.rank, self.job.device)
         self.models = LocalModels(self.options, self.job, self.world)
         self.local_numbers = LocalNumbers(self.world, self.models.trained.rates)
-        self.unsettled = self.models.unsettled
+        self.pending_gradients = self.models.pending_gradients
         self._local_dealing = Dealing(self.world, self.models.weights)
         per_host = placement.local_world_size
         self.local_loaders = LocalLoaders(
@@ -60,9 +60,9 @@ class LocalSession(Session):
     def _optimizes(self, optimizer: Any) -> None:
         self.models.optimizes(optimizer)
 
-    def _close_view(self, settle: bool, goes_on: bool) -> None:
+    def _close_view(self, make_global: bool, goes_on: bool) -> None:
         self.local_loaders.close()
-        self.models.close(settle and not self.ends_by_error)  # which other ranks may not have met
+        self.models.close(make_global and not self.ends_by_error)  # which other ranks may not have met
         if goes_on:
             self.generators.restore_shared()
             remember_used(self.job)

@@ -141,7 +141,7 @@ class Synced:
             if self.ddp is not None:
                 self.ddp.forward_sync_buffers = self.ddp.require_forward_param_sync = True
 
-    def settle(self) -> None:
+    def make_global(self) -> None:
         """Average what is still this rank's own. Every rank comes here at the same point of the script."""
         if not self.has_pending_gradients:
             return

@@ -21,7 +21,7 @@ from ..calling.calls import Call, described
 from ..calling.census import ModuleContents
 from ..calling.compiled import Compiling
 from ..calling.containers import Containers
-from ..calling.entry import Entry, plain_targets
+from ..calling.local_arguments import LocalArgs, plain_targets
 from ..calling.per_rank_generators import PerRankGenerators
 from ..calling.rows import as_batches, copying_writes_back, whole_arguments, wrap_outputs
 from ..deciding.trial_verdict import SplitDecision
@@ -71,13 +71,13 @@ class Forwards:
         return self._bypass_depth > 0 or self.intercept_depth > 0
 
     def on_rows(
-        self, call: Call, entry: Entry, decision: SplitDecision, contents: ModuleContents, replica: Replica | None
+        self, call: Call, local: LocalArgs, decision: SplitDecision, contents: ModuleContents, replica: Replica | None
     ) -> Any:
         """Compute this rank's rows, and make batches of what comes out.
 
         Args:
             call: of the script, or of a forward that runs on batches.
-            entry: how its arguments are cut.
+            local: how its arguments are cut.
             decision: on it.
             contents: what the module holds.
             replica: of the outermost module; None inside.
@@ -85,23 +85,23 @@ class Forwards:
         Returns:
             What the module returns, or ``REQUIRES_FULLGRAPH`` if ranks would meet in what is compiled as one graph.
         """
-        self._world.ledger.rows[entry.layout.counts[self._world.rank]] += 1
+        self._world.ledger.rows[local.layout.counts[self._world.rank]] += 1
         losses = None
         if decision.losses:
-            losses = Reductions(decision.losses, entry.layout, self._world.rank, plain_targets(call, entry))
+            losses = Reductions(decision.losses, local.layout, self._world.rank, plain_targets(call, local))
         graph_breaks = [] if losses is None else [*compiled.LOSS_FUNCTIONS]
         if self._syncs_norms and compiled.meets_in_norms(contents.layers):
             graph_breaks += compiled.BATCH_NORM
         buffer_writes = compiled.count_buffer_writes(contents.layers) if graph_breaks else None
-        containers = Containers((call.args, call.kwargs), (entry.args, entry.kwargs))
+        containers = Containers((call.args, call.kwargs), (local.args, local.kwargs))
         is_outermost = self._generators.enter_torch()
         self.computes_rows, self._bypass_depth, self.call_count = True, self._bypass_depth + 1, self.call_count + 1
         try:
             if graph_breaks or self.intercept_depth or self.compiling is not None:
                 with self._around_rows(call.module, losses, graph_breaks):
-                    outputs = _run(call, entry, replica)
+                    outputs = _run(call, local, replica)
             else:
-                outputs = _run(call, entry, replica)
+                outputs = _run(call, local, replica)
             if losses is not None:
                 losses.check()
             outputs = containers.with_writes(outputs)
@@ -118,8 +118,8 @@ class Forwards:
                 self._generators.leave()
         try:
             if replica is not None:  # before they are batches: a rank's own tensors are hooked at once
-                outputs = replica.hook_outputs(outputs, entry.leaves)
-            return containers.write_back(wrap_outputs(call, outputs, entry, decision.dims))
+                outputs = replica.hook_outputs(outputs, local.leaves)
+            return containers.write_back(wrap_outputs(call, outputs, local, decision.dims))
         except Exception as error:  # the shapes of this rank's rows may tell what those of others do not
             self._world.check_all_failed(error, f"the outputs of call {self.call_count} of {described(call.module)}")
             raise
@@ -145,10 +145,10 @@ class Forwards:
             "or BatchNorm, and this forward updated statistics before that was known. Write fullgraph=False."
         ) from error
 
-    def on_batches_with_interception(self, call: Call, entry: Entry) -> Any:
+    def on_batches_with_interception(self, call: Call, local: LocalArgs) -> Any:
         """Run a forward as written, on batches, and decide on each submodule that it calls."""
-        with self.intercepting_submodules(entry.items), compiled.stance("force_eager"):
-            return self.on_batches(call, entry)
+        with self.intercepting_submodules(local.items), compiled.stance("force_eager"):
+            return self.on_batches(call, local)
 
     @contextmanager
     def intercepting_submodules(self, items: int | None = None) -> Iterator[None]:
@@ -161,9 +161,9 @@ class Forwards:
             self.intercept_depth -= 1
             self.items = before
 
-    def on_batches(self, call: Call, entry: Entry) -> Any:
+    def on_batches(self, call: Call, local: LocalArgs) -> Any:
         """Run a forward as written, on batches."""
-        batches = as_batches(call.args, call.kwargs, entry)
+        batches = as_batches(call.args, call.kwargs, local)
         containers = Containers((call.args, call.kwargs), batches)
         with copying_writes_back(call.args, call.kwargs, batches, []):
             return containers.write_back(containers.with_writes(call.with_arguments(*batches).as_written()))
@@ -244,7 +244,7 @@ class Forwards:
             self._bypass_depth -= 1
 
 
-def _run(call: Call, entry: Entry, replica: Replica | None) -> Any:
+def _run(call: Call, local: LocalArgs, replica: Replica | None) -> Any:
     if replica is None or replica.module is not call.module:
-        return call.run(*entry.args, **entry.kwargs)
-    return replica.run(call, entry)
+        return call.run(*local.args, **local.kwargs)
+    return replica.run(call, local)

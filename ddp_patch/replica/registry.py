@@ -122,12 +122,12 @@ class Registry:
     def _ids(self, module: nn.Module) -> set[int]:
         return {id(parameter) for parameter in self._census.of(module).parameters}
 
-    def close(self, settle: bool) -> None:
+    def close(self, make_global: bool) -> None:
         """Let DDP go.
 
         Args:
-            settle: the script goes on, so its gradients are made global; no collective otherwise.
+            make_global: the script goes on, so its gradients are made global; no collective otherwise.
         """
         for replica in self._replicas.values():
-            replica.drop(settle)
+            replica.drop(make_global)
         self._replicas.clear()

@@ -17,7 +17,7 @@ from ..batch.world import World
 from ..calling import compiled, swap
 from ..calling.calls import Call, described
 from ..calling.census import Census, ModuleContents
-from ..calling.entry import Entry
+from ..calling.local_arguments import LocalArgs
 from ..diagnosis.first_batches import compare_parameters
 from ..gradients.accumulation import AccumulationSchedule
 from ..gradients.backward_passes import BackwardPasses
@@ -66,15 +66,15 @@ class Replica:
         if torch.is_grad_enabled() and not self.in_backward:
             self._renew(contents)
 
-    def run(self, call: Call, entry: Entry) -> Any:
+    def run(self, call: Call, local: LocalArgs) -> Any:
         """Compute this rank's rows: through DDP where TorchDynamo asks it at which layers gradients leave."""
         ddp = self._ddp
         # Activation checkpointing computes a forward again, for its values only.
         sync = self.sync
         if ddp is None or not torch.is_grad_enabled() or (sync is not None and sync.in_backward):
-            return call.run(*entry.args, **entry.kwargs)
+            return call.run(*local.args, **local.kwargs)
         with self._world.collective("a call of the model", computes=True):  # DDP exchanges its buckets' order
-            return (ddp if self._needs_ddp() else call.run)(*entry.args, **entry.kwargs)
+            return (ddp if self._needs_ddp() else call.run)(*local.args, **local.kwargs)
 
     def _needs_ddp(self) -> bool:
         return compiled.is_used() or self._options.static_graph
@@ -100,10 +100,10 @@ class Replica:
         """Tell whether a module is inside."""
         return any(layer is module for layer in self._census.of(self.module).layers)
 
-    def drop(self, settle: bool = True) -> None:
+    def drop(self, make_global: bool = True) -> None:
         """Let DDP go: an instance alive when the interpreter exits aborts the process (torch 2.13)."""
         if self.sync is not None:
-            self._backwards.remove(self.sync, settle)
+            self._backwards.remove(self.sync, make_global)
             self.sync.release_graph()
         self._ddp = None
         self.sync = self._fitting = None

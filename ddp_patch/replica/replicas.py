@@ -20,7 +20,7 @@ from ..calling.call_mode import CallMode
 from ..calling.call_mode_replay import CallModeReplay
 from ..calling.calls import Call, described
 from ..calling.census import Census, ModuleContents
-from ..calling.entry import Entry
+from ..calling.local_arguments import LocalArgs
 from ..calling.passed_over import is_passed_over, is_under_transform
 from ..calling.per_rank_generators import PerRankGenerators
 from ..calling.redirects import Redirects, but_of_one_rank, is_of_one_rank
@@ -35,7 +35,7 @@ from ..options import Options
 from .forwards import REQUIRES_FULLGRAPH, Forwards
 from .registry import Registry
 from .replica import Replica
-from .shares import Shares
+from .shares import WorkShares
 from .trained import Trained
 
 _SEEN_ELSEWHERE = SplitDecision(CallMode.ROWS, "it was computed on rows before")
@@ -57,7 +57,7 @@ class Replicas:
         self.decisions = SplitDecisions(world, options.batch_dims, self.census)
         self.replay = CallModeReplay()
         self.forwards = Forwards(world, self.generators, self.replay, options.sync_batchnorm)
-        self._shares = Shares(world, self.forwards) if options.report else None
+        self._shares = WorkShares(world, self.forwards) if options.report else None
         self.watching = False  # every module call is looked at
         self.watch: Callable[[], None] = lambda: None  # begins to do so
         self.rest: Callable[[], None] = lambda: None  # ends it
@@ -138,16 +138,16 @@ class Replicas:
         if self.hooks.needs_whole(call.module, contents):
             self._world.ledger.on_whole[described(call.module)] = "hooks on all modules, or of register_backward_hook"
             return self.forwards.on_whole(call)
-        entry = self.decisions.enter(call, self.rows, self.forwards.intercept_depth == 0, self.forwards.items)
-        if entry is None:
+        local = self.decisions.cut(call, self.rows, self.forwards.intercept_depth == 0, self.forwards.items)
+        if local is None:
             return self.forwards.on_whole(call)
-        if entry.ambiguity:
-            return self.forwards.run_ambiguous(call, entry.ambiguity)
+        if local.ambiguity:
+            return self.forwards.run_ambiguous(call, local.ambiguity)
         if contents.is_substituted:
             self._world.ledger.note(f"{described(call.module)}: functional_call computes the whole batch")
             return self.forwards.on_whole(call)
         if self.forwards.intercept_depth:
-            return self._entered(call, entry, contents, None)[0]
+            return self._run(call, local, contents, None)[0]
         if contents.is_empty():
             self._world.ledger.on_whole[described(call.module)] = "parameters that hold no numbers yet: lazy or meta"
             return self.forwards.on_whole(call)
@@ -155,37 +155,37 @@ class Replicas:
         self._look_at(call.module)
         replica.prepare(contents if replica.module is call.module else self.census.of(replica.module))
         if self._shares is None:
-            result, is_hooked = self._entered(call, entry, contents, replica)
+            result, is_hooked = self._run(call, local, contents, replica)
         else:
-            with self._shares.counted(call.module, entry.layout, lambda: self._news):
-                result, is_hooked = self._entered(call, entry, contents, replica)
+            with self._shares.counted(call.module, local.layout, lambda: self._news):
+                result, is_hooked = self._run(call, local, contents, replica)
         return result if is_hooked else replica.hook_outputs(result, call.leaves)
 
-    def _entered(self, call: Call, entry: Entry, contents: ModuleContents, replica: Replica | None) -> tuple[Any, bool]:
+    def _run(self, call: Call, local: LocalArgs, contents: ModuleContents, replica: Replica | None) -> tuple[Any, bool]:
         """Compute a call, and tell whether what comes out has the replica's hooks."""
         if self.hooks.inside(call.module, contents):
             self._world.may_assume = False
             self._world.ledger.on_batches[described(call.module)] = "a module inside it has hooks, which see batches"
             self._news = self._news or self.hooks.is_new(call.module, contents)
-            return self.forwards.on_batches_with_interception(call, entry), False
-        if entry.is_of_several or entry.items is not None:
+            return self.forwards.on_batches_with_interception(call, local), False
+        if local.is_of_several_batches or local.items is not None:
             key = id(call.module), call.module.training
             self._news = self._news or key not in self._uncut
             self._uncut[key] = call.module
-            self._world.ledger.on_batches[described(call.module)] = _OF_SEVERAL if entry.items is None else _OF_ITEMS
-            return self.forwards.on_batches_with_interception(call, entry), False
-        form = self.decisions.form(call, entry, contents)
-        decision = self.decisions.lookup(call, entry, form)
+            self._world.ledger.on_batches[described(call.module)] = _OF_SEVERAL if local.items is None else _OF_ITEMS
+            return self.forwards.on_batches_with_interception(call, local), False
+        form = self.decisions.form(call, local, contents)
+        decision = self.decisions.lookup(call, local, form)
         how = self.replay.next_mode_of(call.module) if self.replay.is_on else None
         is_first = how is None and decision is None
         if is_first:
-            first = self._first(call, entry, form)
+            first = self._first(call, local, form)
             if first.has_run:
                 return first.result, False
-            entry, decision = first.entry, first.decision
+            local, decision = first.local_args, first.decision
         if how is None:
             assert decision is not None
-            how = decision.how
+            how = decision.mode
         self.replay.record(call.module, how)
         if how is CallMode.WHOLE:
             try:
@@ -195,32 +195,32 @@ class Replicas:
                     self.decisions.forget(call, form)
                 raise
         if how is CallMode.BATCHES:
-            return self.forwards.on_batches_with_interception(call, entry), False
+            return self.forwards.on_batches_with_interception(call, local), False
         if how is CallMode.OBSERVED:
             with self.forwards.without_interception(), compiled.stance("force_eager"):
-                return self.forwards.on_batches(call, entry), False
-        result = self.forwards.on_rows(call, entry, decision or _SEEN_ELSEWHERE, contents, replica)
+                return self.forwards.on_batches(call, local), False
+        result = self.forwards.on_rows(call, local, decision or _SEEN_ELSEWHERE, contents, replica)
         if result is not REQUIRES_FULLGRAPH:
             return result, not call.gathers_scalars
         self.decisions.withdraw(call, form, "torch.compile(fullgraph=True) lets no ranks meet in its forward")
-        return self.forwards.on_batches_with_interception(call, entry), False
+        return self.forwards.on_batches_with_interception(call, local), False
 
-    def _first(self, call: Call, entry: Entry, form: Any) -> FirstCall:
+    def _first(self, call: Call, local: LocalArgs, form: Any) -> FirstCall:
         self._news = True
         self.forwards.call_count += 1
         try:
             with self.forwards.without_interception():
-                first = self.decisions.first(call, entry, form, self.rows)
+                first = self.decisions.first(call, local, form, self.rows)
         except DdpPatchError:
             raise
         except Exception as error:
             self._world.check_all_failed(error, f"call {self.forwards.call_count} of {described(call.module)}")
             raise
-        if first.decision.how is CallMode.ROWS:
+        if first.decision.mode is CallMode.ROWS:
             self._look_at(call.module)
         if first.has_run:
-            if first.decision.how is CallMode.ROWS:
-                self._world.ledger.rows[first.entry.layout.counts[self._world.rank]] += 1
+            if first.decision.mode is CallMode.ROWS:
+                self._world.ledger.rows[first.local_args.layout.counts[self._world.rank]] += 1
             self.replay.record(call.module, CallMode.OBSERVED)
         return first
 
@@ -239,12 +239,12 @@ class Replicas:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def close(self, settle: bool) -> None:
+    def close(self, make_global: bool) -> None:
         """Give every module its class back and let DDP go.
 
         Args:
-            settle: the script goes on, so its gradients are made global; no collective otherwise.
+            make_global: the script goes on, so its gradients are made global; no collective otherwise.
         """
-        self.registry.close(settle)
+        self.registry.close(make_global)
         for part in (self._redirects, self.decisions, self.census, self.hooks):
             part.close()

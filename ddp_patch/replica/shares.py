@@ -17,7 +17,7 @@ from ..calling.calls import described
 from .forwards import Forwards
 
 
-class Shares:
+class WorkShares:
     """Counts one forward of each model, once everything in it is decided."""
 
     def __init__(self, world: World, forwards: Forwards) -> None:

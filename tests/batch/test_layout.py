@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ddp_patch.batch.layout import Layout
-from ddp_patch.batch.rules.followed import follow
+from ddp_patch.batch.rules.reshaped_rows import follow
 
 
 def some(r, size):

@@ -15,7 +15,7 @@ from ..tensor import BatchTensor, Rule, on_whole
 from ..world import World
 from .copies import contiguous, copied, is_view, reshaped_copy
 from .elementwise import broadcast_dims, common_layout, cutter
-from .followed import follow, resolve
+from .reshaped_rows import follow, resolve
 
 
 def reshaped(func: Any, batch: BatchTensor, sizes: Sequence[Any]) -> Any:

@@ -14,7 +14,7 @@ _PATIENCE = 10.0  # seconds
 _WAITS = "D"  # proc(5): in the system, where no signal reaches it
 
 
-class Stuck:
+class DiskStall:
     """What the system knows of the script's thread. Linux; elsewhere nothing is known."""
 
     def __init__(self, crash: CrashHook, who: str, line: Callable[[], str]) -> None:

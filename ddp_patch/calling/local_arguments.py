@@ -25,15 +25,15 @@ from .items import row_count_of_lists
 
 
 @dataclass(frozen=True)
-class Entry:
+class LocalArgs:
     """A call's arguments cut to rows."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     layout: Layout  # of the first batch argument
-    guessed: tuple[tuple[str, int], ...] = ()  # plain arguments dealt in another dimension than the batch's own
-    is_scripts_own: bool = False  # made of plain tensors of the script's, along the dimension that was chosen
-    is_of_several: bool = False  # it has rows of several batches, and is not cut
+    assumed_dims: tuple[tuple[str, int], ...] = ()  # plain arguments dealt in another dimension than the batch's own
+    holds_dealt_tensors: bool = False  # made of plain tensors of the script's, along the dimension that was chosen
+    is_of_several_batches: bool = False  # it has rows of several batches, and is not cut
     items: int | None = None  # entries of its lists, one for each row; it is not cut
     ambiguity: str = ""  # why a plain argument's batch dimension cannot be told; the arguments are of no use then
 
@@ -43,7 +43,7 @@ class Entry:
         return leaves((self.args, self.kwargs))
 
 
-def enter(
+def local_arguments(
     call: Call,
     rows: int | None,
     batch_dims: Mapping[str, int | None],
@@ -52,7 +52,7 @@ def enter(
     is_named: bool,
     is_scripts: bool,
     items: int | None,
-) -> Entry | None:
+) -> LocalArgs | None:
     """Cut a call's arguments to this rank's rows; None if nothing in them is a batch.
 
     Args:
@@ -73,15 +73,17 @@ def enter(
         count = row_count_of_lists([*call.args, *call.kwargs.values()], known, bool(found))
         if count is not None:
             layout = found[0]._layout if found else Layout.deal(count, 0, World.get().size)
-            return None if layout is None else Entry(call.args, call.kwargs, layout, items=count)
+            return None if layout is None else LocalArgs(call.args, call.kwargs, layout, items=count)
     if found:
         return _enter_with(found, call, batch_dims, memory, None if is_named else dim)
     counted = _count_rows(call, batch_dims, dim or 0, is_scripts) if is_scripts or items is not None else None
     for count in (rows, counted):
         layout = None if count is None else Layout.deal(count, dim or 0, World.get().size)
-        entry = None if layout is None else _enter_plain(layout, call, batch_dims, items is not None or count != rows)
-        if entry is not None:
-            return dataclasses.replace(entry, is_scripts_own=is_scripts and count != rows)
+        local_args = (
+            None if layout is None else _of_plain_tensors(layout, call, batch_dims, items is not None or count != rows)
+        )
+        if local_args is not None:
+            return dataclasses.replace(local_args, holds_dealt_tensors=is_scripts and count != rows)
     return None
 
 
@@ -91,21 +93,23 @@ def _enter_with(
     batch_dims: Mapping[str, int | None],
     memory: dict[tuple[str, int], int | None],
     dim: int | None,
-) -> Entry:
+) -> LocalArgs:
     layout = found[0]._layout
     if len(found) > 1 and not all(batch._layout.lies_as(layout) for batch in found):
-        return Entry(call.args, call.kwargs, layout, is_of_several=True)
+        return LocalArgs(call.args, call.kwargs, layout, is_of_several_batches=True)
     is_plain = len(found) == len(call.leaves) == len(call.args) and not call.kwargs
     if is_plain and all(map(operator.is_, found, call.args)):  # model(x), in every step
         local = list(map(to_local, found))
-        entry = Entry(tuple(local), {}, layout)
-        vars(entry)["leaves"] = [(path, rows) for (path, _), rows in zip(call.leaves, local, strict=True)]
-        return entry
+        local_args = LocalArgs(tuple(local), {}, layout)
+        vars(local_args)["leaves"] = [(path, rows) for (path, _), rows in zip(call.leaves, local, strict=True)]
+        return local_args
     if not any(isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) for _, leaf in call.leaves):
         memo: dict[int, Any] = {}
-        return Entry(map_leaves(to_local_form, call.args, memo), map_leaves(to_local_form, call.kwargs, memo), layout)
+        return LocalArgs(
+            map_leaves(to_local_form, call.args, memo), map_leaves(to_local_form, call.kwargs, memo), layout
+        )
     dims = {batch._layout.dim for batch in found}
-    guessed: list[tuple[str, int]] = []
+    assumed_dims: list[tuple[str, int]] = []
     ambiguities: list[str] = []
 
     def cut(name: str, leaf: Any) -> Any:
@@ -123,11 +127,11 @@ def _enter_with(
         else:
             at = memory[key] = _plain_dim(name, leaf, layout.total, dims, batch_dims)
             if at is not None and at not in dims and name not in batch_dims:
-                guessed.append(key)
+                assumed_dims.append(key)
         return replicate(leaf) if at is None else shard_argument(leaf, layout.at(at))
 
     new_args, new_kwargs = _cut_all(cut, call)
-    return Entry(new_args, new_kwargs, layout, tuple(guessed), ambiguity="".join(ambiguities[:1]))
+    return LocalArgs(new_args, new_kwargs, layout, tuple(assumed_dims), ambiguity="".join(ambiguities[:1]))
 
 
 def _plain_dim(name: str, leaf: Tensor, rows: int, dims: set[int], batch_dims: Mapping[str, int | None]) -> int | None:
@@ -154,12 +158,12 @@ def _ambiguity(name: str, leaf: Tensor, rows: int, dims: set[int], call: Call) -
     )
 
 
-def _enter_plain(
+def _of_plain_tensors(
     layout: Layout,
     call: Call,
     batch_dims: Mapping[str, int | None],
     anyway: bool,
-) -> Entry | None:
+) -> LocalArgs | None:
     """Deal plain tensors: GAN noise, say, or the batches of a script without a loader.
 
     Args:
@@ -190,7 +194,7 @@ def _enter_plain(
         return shard_argument(leaf, layout.at(at))
 
     new_args, new_kwargs = _cut_all(cut, call)
-    return Entry(new_args, new_kwargs, layout) if clear and dealt else None
+    return LocalArgs(new_args, new_kwargs, layout) if clear and dealt else None
 
 
 def _count_rows(call: Call, batch_dims: Mapping[str, int | None], dim: int, is_scripts: bool) -> int | None:
@@ -222,10 +226,10 @@ def _cut_all(cut: Callable[[str, Any], Any], call: Call) -> tuple[tuple[Any, ...
     return new_args, new_kwargs
 
 
-def plain_targets(call: Call, entry: Entry) -> list[tuple[Tensor, Tensor]]:
+def plain_targets(call: Call, local_args: LocalArgs) -> list[tuple[Tensor, Tensor]]:
     """Whole numbers among a call's plain arguments, each with this rank's rows of it."""
     return [
         (whole, rows)
-        for (_, whole), (_, rows) in zip(call.leaves, entry.leaves, strict=True)
+        for (_, whole), (_, rows) in zip(call.leaves, local_args.leaves, strict=True)
         if type(whole) is Tensor and rows is not whole and not whole.is_floating_point()
     ]

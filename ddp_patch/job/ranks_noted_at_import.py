@@ -51,7 +51,7 @@ _NAMES = {
 _ENGINES = ("ddp_patch", "torch", "accelerate")
 
 
-class Frozen:
+class NotedRanks:
     """The notes of this process's modules."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
