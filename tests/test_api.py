@@ -609,6 +609,7 @@ def test_a_line_is_the_scripts_also_where_a_library_generated_code(tmp_path, mon
 ASKS = "import json, ddp_patch\nddp_patch.enable({given})\n{again}print(json.dumps(ddp_patch.api.State.options.batch_dims))\n"
 
 
+@pytest.mark.quick("options0")
 @pytest.mark.parametrize("options", [[], ["--tail", "exact"]])
 def test_a_script_asks_for_more_than_its_command_line(ranks, tmp_path, options):
     source = ASKS.format(given="batch_dims={'obs': 0}", again="ddp_patch.enable(batch_dims={'obs': 0})\n")

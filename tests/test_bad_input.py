@@ -200,6 +200,7 @@ HELD = {
 }
 
 
+@pytest.mark.quick("files", "tensors")
 @pytest.mark.parametrize("held", HELD)
 def test_samples_in_another_order_are_refused_on_every_rank(ranks, tmp_path, held):
     """As threads complete, or as file systems of several hosts list."""
@@ -371,6 +372,7 @@ def by_hand(batches):
     return weight
 
 
+@pytest.mark.quick("destroys-Accelerator", "leaves-init_process_group")
 @pytest.mark.parametrize(
     ("name", "source", "batches"),
     [
@@ -713,6 +715,7 @@ def enter_door(name):
         return ["raised", f"{type(error).__name__}: {error}"]
 
 
+@pytest.mark.quick("storage", "in_threads", "jacobian", "as_array", "vmap_columns", "trace_function")
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
 def test_a_batch_in_an_unknown_door_gives_the_right_number_or_raises(ranks, door):
     kind, wanted = enter_door(door.__name__)

@@ -337,6 +337,7 @@ def trained_twice(are_made_anew):
     return came
 
 
+@pytest.mark.quick("global-True", "local-False")
 @pytest.mark.parametrize("are_made_anew", [False, True])
 @pytest.mark.parametrize("view", ["global", "local"])
 def test_a_second_training_warms_up_as_well(ranks, view, are_made_anew):

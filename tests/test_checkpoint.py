@@ -77,6 +77,7 @@ def test_a_failing_save_fails_alike_on_every_rank_and_keeps_the_old_file(ranks, 
         assert told == wanted[0]
 
 
+@pytest.mark.quick("True")
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_state_dict_keys_are_those_the_script_wrote(ranks, tmp_path, wrapped):
     script = tmp_path / "keys.py"

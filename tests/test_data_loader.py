@@ -74,6 +74,9 @@ CONFIGS = [
 ]
 
 
+@pytest.mark.quick(
+    "{'batch_size': 7, 'n': 16, 'num_workers': 1}-2", "{'batch_size': 8}-3", "'persistent_workers': True}-3"
+)
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("options", CONFIGS, ids=str)
 def test_batches_are_those_of_one_process(ranks, options, nproc):
@@ -141,6 +144,7 @@ def epoch_lines(kind):
     raise ValueError(kind)
 
 
+@pytest.mark.quick("iterable", "peek", "batch_sampler")
 @pytest.mark.parametrize(
     "kind", ["iterable", "collate", "no batching", "zip", "peek", "break", "batch_sampler", "tuple"]
 )
@@ -190,6 +194,7 @@ def plain(item):
     return item.tolist() if isinstance(item, torch.Tensor) else [plain(each) for each in item]
 
 
+@pytest.mark.quick("3")
 @pytest.mark.parametrize("nproc", [2, 3])
 def test_batches_of_every_kind_hold_all_rows(ranks, nproc):
     (wanted,) = ranks.call(rows_of_every_kind, 1).ok().results
@@ -215,6 +220,7 @@ def read(kind):
     return [batch.sum().item() if isinstance(batch, torch.Tensor) else 0 for batch in DataLoader(MIXED[kind][0], 4)]
 
 
+@pytest.mark.quick("numbers that come later", "keys")
 @pytest.mark.parametrize("kind", MIXED)
 def test_rows_whose_type_differs_from_rank_to_rank_are_an_error(ranks, kind):
     outcome = ranks.call(read, 2, kind)

@@ -16,7 +16,13 @@ from torch.utils.data import DataLoader
 sys.path.insert(0, str(Path(__file__).parent))
 
 
-@pytest.mark.quick("-2")
+@pytest.mark.quick(
+    "dicts_with_attributes-2",
+    "packed_sequences-2",
+    "data_parallel_inside_data_parallel-2",
+    "functional-2",
+    "scalars_among_the_outputs-2",
+)
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("habit", HABITS, ids=lambda habit: habit.__name__)
 def test_habit_gives_what_one_process_gives(ranks, habit, nproc):

@@ -218,6 +218,7 @@ def adversaries(warm=5, steps=5):
     return {k: (after[k][0] - before.get(k, [0])[0]) / steps for k in after if after[k][0] != before.get(k, [0])[0]}
 
 
+@pytest.mark.quick("plain_loop", "reading_a_metric", "adversaries")
 @pytest.mark.parametrize(
     ("loop", "wanted"),
     [
@@ -250,6 +251,7 @@ def whole_numbers():
     return said
 
 
+@pytest.mark.quick("3")
 @pytest.mark.parametrize("nproc", [2, 3, 5])
 def test_whole_numbers_stay_whole(ranks, nproc):
     (wanted,) = ranks.call(whole_numbers, 1).ok().results
@@ -296,6 +298,7 @@ def as_ddp_sees_it():
     }
 
 
+@pytest.mark.quick("bucket_cap_mb", "gradient_as_bucket_view-True")
 @pytest.mark.parametrize(
     ("option", "value", "seen"),
     [

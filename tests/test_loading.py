@@ -80,6 +80,7 @@ def test_each_rank_reads_its_own_rows(ranks, kind):
         assert how[0].startswith("rows dealt")
 
 
+@pytest.mark.quick("stream")
 @pytest.mark.parametrize("kind", ["collate", "read_once", "stream"])
 def test_one_rank_of_a_host_reads_what_cannot_be_loaded_apart(ranks, kind):
     results = ranks.call(what_is_read, 3, kind).ok().results
@@ -120,6 +121,7 @@ def settled(kind):
     return ""
 
 
+@pytest.mark.quick("running", "list")
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
@@ -245,6 +247,7 @@ def a_thousand_draws(workers):
     return [draws, script]
 
 
+@pytest.mark.quick("4")
 @pytest.mark.parametrize("workers", [0, 1, 4])
 def test_no_two_rows_draw_alike_and_the_script_draws_alike_on_all_ranks(ranks, workers):
     results = ranks.call(a_thousand_draws, 2, workers).ok().results
@@ -356,6 +359,7 @@ def read_on_two_hosts(kind):
     return [data.loaded, batches, torch.rand(1).item()]
 
 
+@pytest.mark.quick("collate")
 @pytest.mark.parametrize("kind", ["collate", "stream"])
 def test_each_host_reads_once(ranks, kind):
     results = ranks.call(read_on_two_hosts, 4, kind, hosts=["a", "a", "b", "b"]).ok().results
@@ -690,6 +694,7 @@ def augmented_by_seeded_workers(workers):
     return [torch.stack(batch[1:], 1).tolist() for batch in batches]
 
 
+@pytest.mark.quick("3")
 @pytest.mark.parametrize("workers", [2, 3])
 def test_ranks_whose_workers_are_seeded_by_their_numbers_draw_apart(ranks, workers):
     found = ranks.call(augmented_by_seeded_workers, 3, workers).ok().results[0]
@@ -729,6 +734,7 @@ def drawn_from_generators_held(how):
     return epochs, [*scripts, torch.rand((), generator=held.torchs).item()]
 
 
+@pytest.mark.quick("workers", "shard_batch, anew")
 @pytest.mark.parametrize("how", ["workers", "reseeded", "shard_batch", "shard_batch, anew", "shard_batch, replaced"])
 def test_ranks_draw_apart_from_generators_that_a_dataset_holds(ranks, how):
     results = ranks.call(drawn_from_generators_held, 3, how).ok().results
@@ -793,6 +799,7 @@ def _is_heard(warning):
     return warning.category is not DeprecationWarning  # Python 3.12 warns of forks beside threads
 
 
+@pytest.mark.quick("1-False")
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (1, False), (1, True)])
 def test_a_stream_longer_than_its_length_warns_on_every_rank_as_on_one_process(ranks, workers, persistent):
     (alone,) = ranks.call(more_than_it_said, 1, workers, persistent).ok().results
@@ -819,6 +826,7 @@ class Noisy(Dataset):
         return (torch.rand(()) + index,)
 
 
+@pytest.mark.quick("True")
 @pytest.mark.parametrize(("is_settled", "broadcasts"), [(False, 0), (True, 3)])
 def test_batches_that_are_not_split_are_those_of_rank_0(ranks, is_settled, broadcasts):
     results = ranks.call(small_batches, 3, is_settled).ok().results

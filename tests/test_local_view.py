@@ -64,7 +64,14 @@ def same(left, right, path=""):
         assert left == pytest.approx(right, rel=1e-9, abs=1e-12), path
 
 
-@pytest.mark.quick("-2")
+@pytest.mark.quick(
+    "weighted-2",
+    "batch_norm_of_a_rank-2",
+    "accumulated_with_a_ragged_end-2",
+    "augmented_by_workers-2",
+    "gan-2",
+    "gradients_that_are_asked_for-2",
+)
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("name", CASES)
 def test_each_rank_computes_what_it_computes_under_hand_written_ddp(ranks, name, nproc):
@@ -109,7 +116,14 @@ ALIKE = [
 FOR_ALIKE = {"unused_parameters": {"find_unused_parameters": True}}
 
 
-@pytest.mark.quick("-2")
+@pytest.mark.quick(
+    "compiled-2",
+    "batch_norm_computed_again-True-2",
+    "a_parameter_beside-2",
+    "exact_tail_of_two_models-49-2",
+    "exact_tail-53-2",
+    "unused_parameters-2",
+)
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("case", ALIKE, ids=lambda case: "-".join(map(str, case)))
 def test_with_even_shares_ranks_learn_what_one_process_learns(ranks, case, nproc):
@@ -921,6 +935,7 @@ class Batches(list):
         yield from [*super().__iter__()]
 
 
+@pytest.mark.quick("samples-global", "own batches-per_device")
 @pytest.mark.parametrize("batch", ["global", "per_device"])
 @pytest.mark.parametrize("what", ["batches", "own batches", "samples", "tensors"])
 def test_rows_that_ranks_shuffle_by_themselves_are_an_error(ranks, what, batch):

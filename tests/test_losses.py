@@ -211,6 +211,7 @@ def computed_on_batches():
     return found
 
 
+@pytest.mark.quick("2")
 @pytest.mark.parametrize("nproc", [2, 3])
 def test_losses_and_sums_in_a_forward_leave_it_on_rows(ranks, nproc):
     for found in ranks.call(computed_on_batches, nproc).ok().results:

@@ -175,6 +175,7 @@ def test_a_script_that_is_not_distributed_gets_the_line_and_nothing_else(path):
 # -- what a person has to decide --
 
 
+@pytest.mark.quick("ddp")
 @pytest.mark.parametrize("target", TARGETS[1:])
 def test_the_collection_is_migrated_but_for_what_no_tool_can_know(target):
     notes = {p.name: [r for _, r in left(rewrite(p.read_text(), target, p.name))] for p in LEGACY}
@@ -667,6 +668,7 @@ def test_accelerate_prepares_what_it_trains():
     assert "Launch: accelerate launch train.py" in after
 
 
+@pytest.mark.quick("ddp")
 @pytest.mark.parametrize("target", TARGETS[1:])
 def test_what_is_drawn_for_rows_is_said_to_be_another_number(target):
     said = {}
@@ -682,6 +684,7 @@ def test_what_is_drawn_for_rows_is_said_to_be_another_number(target):
 # -- the way back --
 
 
+@pytest.mark.quick("imagenet_style", "trainer_class", "ddp_by_hand")
 @pytest.mark.parametrize("target", TARGETS[1:])
 @pytest.mark.parametrize("path", LEGACY, ids=lambda p: p.stem)
 def test_the_way_back_leaves_nothing_of_several_processes(path, target):

@@ -341,6 +341,7 @@ def found(kind):
     return losses, ledger and [list(ledger.replicas), list(ledger.on_batches), ledger.on_whole]
 
 
+@pytest.mark.quick("rowwise", "mixing", "loss inside")
 @pytest.mark.parametrize("kind", ["rowwise", "mapped", "biased", "centred", "loss inside", "mixing"])
 def test_a_model_is_split_only_if_its_rows_are_independent(ranks, kind):
     ((wanted, _),) = ranks.call(found, 1, kind).ok().results

@@ -269,6 +269,7 @@ def drawn_by_rows(keeps_state, comes_back, collated):
     return seen
 
 
+@pytest.mark.quick("keeps the state-comes back-collated", "--dealt")
 @pytest.mark.parametrize("collated", [False, True], ids=["dealt", "collated"])
 @pytest.mark.parametrize("comes_back", [False, True], ids=["", "comes back"])
 @pytest.mark.parametrize("keeps_state", [False, True], ids=["", "keeps the state"])

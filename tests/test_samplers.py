@@ -53,7 +53,9 @@ def epochs(kind, seeded, by_batches):
     return seen, torch.rand(()).item(), ddp_patch.is_enabled() and ddp_patch.world_size()
 
 
-@pytest.mark.quick("-2", "2-")
+@pytest.mark.quick(
+    "weighted-own generator-sampler-2", "subset-own generator-sampler-2", "own-global generator-sampler-2"
+)
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("by_batches", [False, True], ids=["sampler", "batch sampler"])
 @pytest.mark.parametrize("seeded", [False, True], ids=["global generator", "own generator"])

@@ -397,6 +397,7 @@ while True:
     assert not Path(f"/proc/{job.pid(1)}").exists()
 
 
+@pytest.mark.slow
 def test_a_signal_that_the_script_does_not_handle_ends_the_job_without_a_word(tmp_path):
     with running(tmp_path, f"def stops():\n    return False\n{TRAINING}train()\n", 2) as job:
         job.wait_for("ready")

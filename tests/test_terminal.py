@@ -220,6 +220,7 @@ with ddp_patch.per_rank():
 """
 
 
+@pytest.mark.slow
 def test_lines_of_ranks_that_share_a_stream_do_not_mix(tmp_path):
     """Torchrun's ranks are ``python -u``, whose ``print`` writes each argument by itself."""
     (tmp_path / "script.py").write_text(PIECES)

@@ -93,6 +93,7 @@ def trained(padded):
     return numbers, ledger and {**ledger.on_batches, **ledger.on_whole}
 
 
+@pytest.mark.quick("True-2")
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("padded", [True, False])
 def test_decoders_with_caches_and_masks_run_on_rows(ranks, padded, nproc):
@@ -199,6 +200,7 @@ def collected(kind):
     return numbers, ledger and {**ledger.on_batches, **ledger.on_whole}
 
 
+@pytest.mark.quick("itself-3", "inside-2")
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("kind", ["itself", "inside", "outside"])
 def test_hooks_that_collect_for_a_forward_leave_it_on_rows(ranks, kind, nproc):
