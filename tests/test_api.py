@@ -556,7 +556,7 @@ def test_the_report_names_what_was_distributed_and_what_was_gathered(ranks, tmp_
         "    nothing to change: no module is computed whole, no step gathers a batch",
     ]
     assert "torch.serialization.save: rank 0 writes" not in text
-    assert "Net (25 parameters): outermost owner of optimized parameters" in text
+    assert "Net (25 parameters): the outermost module whose parameters are optimized" in text
     assert "DataLoader(TensorDataset, 22 rows, batch_size=8, num_workers=0): rows dealt" in text
     assert "    4 rows: 2 calls\n" in text
     assert "    3 rows: 1 call\n" in text

@@ -388,8 +388,8 @@ def train(net, optimizer):
         optimizer.zero_grad()
         net(x).square().mean().backward()
         optimizer.step()
-    report = str(ddp_patch.report()) if ddp_patch.world_size() > 1 else "outermost owner of optimized parameters"
-    return "outermost owner of optimized parameters" in report
+    report = str(ddp_patch.report()) if ddp_patch.world_size() > 1 else "the outermost module whose parameters are optimized"
+    return "the outermost module whose parameters are optimized" in report
 
 def materialize(lazy):
     lazy(torch.ones(2, 3))

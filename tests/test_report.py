@@ -392,7 +392,9 @@ def test_the_time_of_a_step_is_told_by_its_parts(ranks):
             ", the mean of the middle half of 19 of 24 steps, without the first 3 and 2 in which Python's"
             in its["text"]
         )
-        [alone] = re.findall(r"one process on the cores of one rank would take about ([\d.]+) ms\n", its["text"])
+        [alone] = re.findall(
+            r"one process, with as many cores as a rank has, would take about ([\d.]+) ms\n", its["text"]
+        )
         assert 8 * 1.5 - 2 * 1000 * its["python"] < float(alone) < 2 * its["total"]
 
 

@@ -206,5 +206,5 @@ class Collectives(ABC):
 def named(work: Any) -> str:
     """Name what ranks gather for, as the report does."""
     if work is None:
-        return "a gradient or a value that was asked for"
+        return "what the script asked for (a gradient, a value)"
     return work if isinstance(work, str) else function_name(work)

@@ -99,7 +99,7 @@ def _summary(ledger: Ledger, size: int, device: str) -> list[str]:
         advice.append(f"{function} at {line} gathers the batch {times:.1f} times a step, {sent:,.0f} bytes each")
     if not advice and ledger.on_batches:
         names = ", ".join(ledger.on_batches)
-        return [*lines, f"nothing that costs much: of {names} only small parts run on batches, as is said below"]
+        return [*lines, f"nothing that costs much: of {names} only small parts run on batches (see below)"]
     if not advice:
         return [*lines, "nothing to change: no module is computed whole, no step gathers a batch"]
     left = [f"and {len(advice) - _MOST} more, below"] if len(advice) > _MOST else []
@@ -157,7 +157,7 @@ def _time(ledger: Ledger, size: int, device: str) -> list[str]:
     faster = _faster(ledger, size, device)
     if faster is not None:
         alone = _ms(faster * pace.total)
-        lines.append(f"one process on the cores of one rank would take about {alone}")
+        lines.append(f"one process, with as many cores as a rank has, would take about {alone}")
     return lines
 
 

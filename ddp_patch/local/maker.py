@@ -19,7 +19,7 @@ from ..options import Options
 from ..replica.replica import MOST_CONVERSIONS, for_ddp
 from .synced import Synced
 
-_WHY = "outermost owner of optimized parameters; under torch's DDP, on this rank's rows"
+_WHY = "the outermost module whose parameters are optimized; under torch's DDP, on this rank's rows"
 
 
 class Maker:

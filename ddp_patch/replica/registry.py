@@ -17,7 +17,7 @@ from ..options import Options
 from .replica import Replica
 from .trained import Trained
 
-_OUTERMOST = "outermost owner of optimized parameters that was called on a batch"
+_OUTERMOST = "the outermost module whose parameters are optimized and which was called on a batch"
 
 
 class Registry:
