@@ -318,3 +318,4 @@ HABITS = [
     quantized_codes, quantized_with_kmeans, other_quantizers, metric_losses, losses_with_weights,
     samples_by_class, fvcore_helpers, mmengine_helpers, mmengine_runner, webdataset_stream, webdataset_loader,
 ]  # fmt: skip
+FLOAT32 = ["quantized_with_kmeans", "other_quantizers"]  # VectorQuantize casts to it (1.32)
