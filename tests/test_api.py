@@ -271,6 +271,7 @@ def test_the_report_of_one_process_says_that_nothing_was_done():
     assert ddp_patch.report().world_size == 1
 
 
+@pytest.mark.slow
 def test_the_report_option_prints_on_stderr_when_one_process_ends(ranks, tmp_path):
     script = write(tmp_path, "import ddp_patch\nddp_patch.enable(report=True, nproc=1)\nprint('end')\n")
     outcome = ranks.script(script, 1).ok()
@@ -350,6 +351,7 @@ def test_disable_puts_the_very_objects_back_for_every_patched_name(ranks, tmp_pa
         assert after == []
 
 
+@pytest.mark.slow
 def test_disable_inside_leaves_nothing_behind_after_training(ranks, tmp_path):
     source = f"""{MODEL}{WATCHED}
 ddp_patch.disable()

@@ -164,6 +164,7 @@ print([p.tolist() for p in model.parameters()])
 """
 
 
+@pytest.mark.slow
 def test_an_epoch_above_the_line_that_had_a_seed_is_one_processs(ranks, tmp_path):
     script = write(tmp_path, TRAINED_ABOVE.replace("SEED", "torch.manual_seed(0)"))
     alone, together = (eval(ranks.script(script, n).ok().stdout[0]) for n in (1, 2))
@@ -200,7 +201,7 @@ HELD = {
 }
 
 
-@pytest.mark.quick("files", "tensors")
+@pytest.mark.quick("tensors")
 @pytest.mark.parametrize("held", HELD)
 def test_samples_in_another_order_are_refused_on_every_rank(ranks, tmp_path, held):
     """As threads complete, or as file systems of several hosts list."""
@@ -226,6 +227,7 @@ refused(lambda: next(iter(loader_of([*range(20)][:: 1 - 2 * ddp_patch.rank()])))
         assert "Sort what the file system lists" in text
 
 
+@pytest.mark.slow
 def test_datasets_may_hold_what_one_rank_has_loaded(ranks, tmp_path):
     source = f"""{SETUP}
 class Caching(torch.utils.data.Dataset):
@@ -263,6 +265,7 @@ SAMPLERS = {
 }
 
 
+@pytest.mark.quick("sampler=Order()")
 @pytest.mark.parametrize("given", SAMPLERS)
 def test_samplers_that_differ_between_ranks_are_refused_on_every_rank(ranks, tmp_path, given):
     size = ", batch_size=20" if given.startswith("sampler") else ""
@@ -500,6 +503,7 @@ def test_the_batch_dims_argument_settles_it(ranks, tmp_path):
     assert losses(outcome.stdout[0]) == pytest.approx(wanted, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_batch_dims_option_can_name_the_dimension(ranks, tmp_path):
     source = MASKED.replace("MODEL", "Masked()").replace("CALL", "x, mask").replace("mask.sum()", "mask[:, :1]")
     source = source.replace("torch.eye(8)", "torch.randn(8, 8)")
@@ -569,6 +573,7 @@ for x, y in DataLoader(TensorDataset(torch.randn(16, 3), torch.arange(16) % 3), 
 )
 
 
+@pytest.mark.slow
 def test_statistics_are_not_updated_twice_where_a_compiled_loss_must_be_one_graph(ranks, tmp_path):
     said = ended_once(ranks.script(write(tmp_path, ONE_GRAPH), 2), "BatchError", causes=1)
     assert "updated statistics before that was known. Write fullgraph=False." in said

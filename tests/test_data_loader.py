@@ -220,7 +220,7 @@ def read(kind):
     return [batch.sum().item() if isinstance(batch, torch.Tensor) else 0 for batch in DataLoader(MIXED[kind][0], 4)]
 
 
-@pytest.mark.quick("numbers that come later", "keys")
+@pytest.mark.quick("keys")
 @pytest.mark.parametrize("kind", MIXED)
 def test_rows_whose_type_differs_from_rank_to_rank_are_an_error(ranks, kind):
     outcome = ranks.call(read, 2, kind)

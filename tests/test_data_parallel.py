@@ -117,6 +117,7 @@ def numbers(value):
     return [] if value is None else [float(value)]
 
 
+@pytest.mark.quick("2-mean")
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("nproc", [2, 3])
 def test_scalars_come_back_as_one_value_per_device(ranks, nproc, reduction):
@@ -274,6 +275,7 @@ def what_is_split(kind):
     return [list(ddp_patch.report().ledger.replicas), list(ddp_patch.report().ledger.notes)]
 
 
+@pytest.mark.quick("own forward", "functional")
 @pytest.mark.parametrize("kind", ["frozen", "own forward", "by hand", "functional"])
 def test_trained_nets_run_on_rows(ranks, kind):
     for replicas, notes in ranks.call(what_is_split, 3, kind).ok().results:

@@ -155,6 +155,7 @@ def consumed(place):
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU these are on the GPU: see the gpu tests")
 def test_whatever_takes_a_device_takes_the_hosts(ranks):
     alone = ranks.call(consumed, 1, "cpu").ok().results[0]
@@ -310,6 +311,7 @@ def measured_by_a_stand_in():
     return [free, used, asked, ddp_patch.rank()]
 
 
+@pytest.mark.slow
 def test_memory_is_measured_alike_on_all_ranks(ranks):
     for rank, result in enumerate(ranks.call(measured_by_a_stand_in, 3).ok().results):
         assert result == [[100, 200], 102, [f"cuda:{rank}"] * 2, rank]
@@ -406,6 +408,7 @@ def test_gradients_that_are_averaged_are_not_sent_again(ranks):
         assert sent == 0
 
 
+@pytest.mark.quick("half_precision", "recomputation", "a_graph")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests/test_gpu.py tries them there")
 @pytest.mark.parametrize("habit", HABITS, ids=lambda habit: habit.__name__)
 def test_habits_of_accelerators_do_on_the_cpu_what_one_process_does(ranks, habit):

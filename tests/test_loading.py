@@ -359,7 +359,7 @@ def read_on_two_hosts(kind):
     return [data.loaded, batches, torch.rand(1).item()]
 
 
-@pytest.mark.quick("collate")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["collate", "stream"])
 def test_each_host_reads_once(ranks, kind):
     results = ranks.call(read_on_two_hosts, 4, kind, hosts=["a", "a", "b", "b"]).ok().results
@@ -670,6 +670,7 @@ def who_loads():
     return said
 
 
+@pytest.mark.slow
 def test_a_dataset_that_tells_its_workers_apart_sees_those_of_one_process(ranks):
     wanted = who_loads()
     assert ranks.call(who_loads, 2).ok().results == [wanted] * 2
@@ -799,7 +800,7 @@ def _is_heard(warning):
     return warning.category is not DeprecationWarning  # Python 3.12 warns of forks beside threads
 
 
-@pytest.mark.quick("1-False")
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (1, False), (1, True)])
 def test_a_stream_longer_than_its_length_warns_on_every_rank_as_on_one_process(ranks, workers, persistent):
     (alone,) = ranks.call(more_than_it_said, 1, workers, persistent).ok().results

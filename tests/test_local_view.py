@@ -116,14 +116,7 @@ ALIKE = [
 FOR_ALIKE = {"unused_parameters": {"find_unused_parameters": True}}
 
 
-@pytest.mark.quick(
-    "compiled-2",
-    "batch_norm_computed_again-True-2",
-    "a_parameter_beside-2",
-    "exact_tail_of_two_models-49-2",
-    "exact_tail-53-2",
-    "unused_parameters-2",
-)
+@pytest.mark.quick("batch_norm_computed_again-True-2", "a_parameter_beside-2", "exact_tail-53-2", "unused_parameters-2")
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("case", ALIKE, ids=lambda case: "-".join(map(str, case)))
 def test_with_even_shares_ranks_learn_what_one_process_learns(ranks, case, nproc):
@@ -137,6 +130,7 @@ def test_with_even_shares_ranks_learn_what_one_process_learns(ranks, case, nproc
         same(found.results[rank], alone.results[0], f"rank {rank}")
 
 
+@pytest.mark.quick("rows-2")
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("how", ["rows", "batches"])
 def test_under_an_exact_tail_nothing_that_ranks_take_in_turn_comes_twice(ranks, how, nproc):
@@ -332,6 +326,7 @@ def test_two_loaders_at_once_are_weighed_where_ranks_have_the_same_shares_of_bot
         same(found, alone)
 
 
+@pytest.mark.quick("two_loaders")
 @pytest.mark.parametrize("script", [one_backward_for_all_batches, two_loaders_at_once], ids=lambda its: its.__name__)
 def test_batches_with_other_weights_in_one_backward_are_an_error(ranks, script):
     outcome = ranks.call(script, 2, enable={"view": "local", "tail": "exact"})
@@ -471,6 +466,7 @@ def trains_a_part(how):
     return watched, len(ddp_patch.report().ledger.replicas), habits.weights(model)
 
 
+@pytest.mark.quick("beside")
 @pytest.mark.parametrize("how", ["frozen", "beside"])
 def test_module_calls_are_watched_until_all_is_found(ranks, how):
     ((_, _, alone),) = ranks.call(trains_a_part, 1, how).ok().results
@@ -508,6 +504,7 @@ def values():
     }
 
 
+@pytest.mark.quick("2")
 @pytest.mark.parametrize("nproc", [2, 3])
 def test_values_of_all_ranks(ranks, nproc):
     mean = sum(range(nproc)) / nproc
@@ -623,6 +620,7 @@ def own_forwards_of_ddp(compiles):
     return [count, *model.weight.flatten().tolist()]
 
 
+@pytest.mark.quick("False-options0")
 @pytest.mark.parametrize(
     ("compiles", "options", "times"), [(False, {}, 1), (True, {}, 11), (False, {"static_graph": True}, 11)]
 )
@@ -705,6 +703,7 @@ def test_unknown_views_are_errors(option, words):
         ddp_patch.enable(**option)
 
 
+@pytest.mark.slow
 def test_the_script_of_the_page_runs(ranks, tmp_path):
     page = (Path(__file__).parent.parent / "docs/local-view.md").read_text()
     code = page.partition("```text\n")[2].partition("```")[0]
@@ -720,6 +719,7 @@ def test_the_script_of_the_page_runs(ranks, tmp_path):
     assert all(0 < float(line) < 2 for line in lines)
 
 
+@pytest.mark.slow
 def test_a_report_at_the_end_names_what_the_last_epoch_printed(ranks, tmp_path):
     path = tmp_path / "train.py"
     path.write_text(
@@ -848,6 +848,7 @@ def folds(how):
     return found
 
 
+@pytest.mark.quick("2")
 @pytest.mark.parametrize("nproc", [2, 3])
 def test_what_has_to_agree_is_drawn_alike_after_ranks_have_drawn_apart(ranks, nproc):
     first, *others = ranks.call(folds, nproc, "split", enable={"view": "local"}).ok().results
@@ -1017,6 +1018,7 @@ def streams(workers, is_kept):
     return sorted(ddp_patch.gather(torch.cat(found)).tolist()), [len(i) for i in found], noise
 
 
+@pytest.mark.quick("2-True")
 @pytest.mark.parametrize(("workers", "is_kept"), [(0, False), (2, False), (2, True)])
 def test_streams_that_shuffle_as_they_go_are_read_once(ranks, workers, is_kept):
     found = ranks.call(streams, 2, workers, is_kept, enable={"view": "local"}).ok().results
@@ -1111,6 +1113,7 @@ def down_by_hand(how):
     return said, delta
 
 
+@pytest.mark.quick("data")
 @pytest.mark.parametrize("how", ["in place", "data", "asks", "explains"])
 def test_a_training_without_an_optimizer_is_refused(ranks, how):
     found = ranks.call(down_by_hand, 2, how, enable={"view": "local"}).ok().results
@@ -1140,6 +1143,7 @@ def steps_inside_of_backwards():
     return [parameter.sum().item() for parameter in optimizers]
 
 
+@pytest.mark.slow
 def test_a_step_inside_of_a_backward_is_refused(ranks):
     for said in ranks.call(steps_inside_of_backwards, 2, enable={"view": "local"}).ok().results:
         assert "SGD steps inside a backward" in said

@@ -71,6 +71,7 @@ def collectives(ranks):
     return functools.cache(lambda: ranks.call(counted, 2).ok().results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_loss_travels_with_the_gradients(collectives, name):
     sums = LOSSES[name][-1]
@@ -211,7 +212,7 @@ def computed_on_batches():
     return found
 
 
-@pytest.mark.quick("2")
+@pytest.mark.slow
 @pytest.mark.parametrize("nproc", [2, 3])
 def test_losses_and_sums_in_a_forward_leave_it_on_rows(ranks, nproc):
     for found in ranks.call(computed_on_batches, nproc).ok().results:

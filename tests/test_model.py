@@ -149,6 +149,7 @@ def norm_in_half(name):
     return losses, [p.grad.dtype == dtype for p in model.parameters()]
 
 
+@pytest.mark.quick("bfloat16")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_batch_norm_whose_weights_are_of_half_precision(ranks, dtype):
     wanted, _ = ranks.call(norm_in_half, 1, dtype).ok().results[0]
@@ -341,7 +342,7 @@ def found(kind):
     return losses, ledger and [list(ledger.replicas), list(ledger.on_batches), ledger.on_whole]
 
 
-@pytest.mark.quick("rowwise", "mixing", "loss inside")
+@pytest.mark.quick("loss inside", "mixing")
 @pytest.mark.parametrize("kind", ["rowwise", "mapped", "biased", "centred", "loss inside", "mixing"])
 def test_a_model_is_split_only_if_its_rows_are_independent(ranks, kind):
     ((wanted, _),) = ranks.call(found, 1, kind).ok().results
@@ -420,6 +421,7 @@ def parameters_that_agree(kind):
     return "; ".join(ddp_patch.report().ledger.notes) or "agree"
 
 
+@pytest.mark.quick("sparse", "bit")
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
@@ -585,6 +587,7 @@ def exchanged():
     return World.current.ledger.collectives["all_gather_object"] if World.current else 0
 
 
+@pytest.mark.quick("True")
 @pytest.mark.parametrize("is_wrapped", [False, True])
 def test_models_that_are_evaluated_by_turns_keep_what_is_known_of_them(ranks, is_wrapped):
     ((wanted, _),) = ranks.call(ensemble, 1, is_wrapped).ok().results
@@ -701,6 +704,7 @@ def down(model):
             parameter.grad = None
 
 
+@pytest.mark.quick("a part")
 @pytest.mark.parametrize("kind", ["a part", "a bias that has no gradient", "two forwards first"])
 def test_what_a_script_trains_by_hand_is_found(ranks, kind):
     assert ranks.call(by_hand, 2, kind).ok().results == [2, 2]

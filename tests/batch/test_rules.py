@@ -13,7 +13,7 @@ from conftest import THOROUGH
 from refusals import two_views
 
 NAMES = list(CASES)
-GROUPS = [NAMES[start::8] for start in range(8)]
+GROUPS = [NAMES[start::10] for start in range(10)]
 
 
 RUNS = [(group, nproc) for group in range(len(GROUPS)) for nproc in ([2, 3] if THOROUGH else [2 + group % 2])]

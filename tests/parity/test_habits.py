@@ -14,7 +14,7 @@ from parity.together import MODULES, habits_of, run, run_all
 CHUNKS = {"compiled_habits": 2, "traced_habits": 2}  # compiling takes seconds
 CASES = [
     (module, habits_of(module)[first : first + size])
-    for module, size in ((module, CHUNKS.get(module, 7)) for module in MODULES)
+    for module, size in ((module, CHUNKS.get(module, 4)) for module in MODULES)
     for first in range(0, len(habits_of(module)), size)
 ]
 
