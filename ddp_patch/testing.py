@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .batch.registered import unfit
 from .extending import KINDS, Argument, Rule, batch_dim_of_result, dims_by_name, rule_of
 from .structure import leaves, leaves_below, nodes_of
 
@@ -107,9 +108,8 @@ class _Check:
             self._dims = {place: dim for place, dim in said.items() if place in tensors and dim is not None}
         counts = {tensors[place].shape[dim] for place, dim in self._dims.items()}
         if len(counts) != 1 or min(counts) < 2:
-            raise ValueError(
-                f"batches need one number of rows, 2 or more; these have {sorted(counts)} (dims={self._named()})"
-            )
+            have = f"these have {sorted(counts)} (dims={self._named()})" if counts else "dims names no tensor"
+            raise ValueError(f"batches need one number of rows, 2 or more; {have}")
         self.rows = counts.pop()
 
     def on(self, ranks: int) -> None:
@@ -165,6 +165,8 @@ class _Check:
             raise RuleError(f"{self._rule.name} fails on {count} of {self.rows} rows: {error}{hint}") from error
         if self._rule.kind in KINDS and not isinstance(result, Tensor):
             raise RuleError(f"{self._rule.name} gives {type(result).__name__}; a reduction gives one tensor")
+        if self._rule.kind not in KINDS and (found := unfit(self._rule, result)):
+            raise RuleError(found)
         for other in leaves_below(nodes_of(result), input_nodes):
             raise RuleError(
                 f"{self._rule.name} uses a tensor of shape {tuple(other.shape)} that needs a gradient and is none of "
@@ -177,8 +179,7 @@ class _Check:
 
     def _named(self) -> dict[Argument, int]:
         """Give the dimensions as they are written in ``dims``."""
-        arguments = self._rule.arguments(self._args, self._kwargs)
-        names = {place: place if name is None else name for place, name, _ in arguments}
+        names = {place: name or place for place, name, _ in self._rule.arguments(self._args, self._kwargs)}
         return {names[place]: dim for place, dim in self._dims.items()}
 
     def _with_as_many_rows(self) -> dict[Argument, int]:
@@ -224,7 +225,7 @@ class _Check:
                     raise AssertionError(f"{mine!r} instead of {right!r}")
             except AssertionError as error:
                 raise RuleError(
-                    f"{self._rule.name} is not {_SAID[self._rule.kind]}: {what} differ, number {index}: {error}"
+                    f"{self._rule.name} is not {_SAID[self._rule.kind]}: {what} differ, entry {index}: {error}"
                     f"{_REST if self._rule.kind in KINDS else ''}{self._if_whole()}"
                 ) from None
 

@@ -187,6 +187,47 @@ def mistaken():
     return said
 
 
+NO_TENSORS = {
+    "a list": (lambda x: x.sum(1).tolist(), 0),
+    "an array": (lambda x: x.detach().numpy(), 0),
+    "a number": (lambda x: {"rows": x * 2, "count": len(x)}, 0),
+    "tensors in a list": (lambda x: (x, [x]), 0),
+    "a word that is the same": (lambda x: (x * 2, "doubled", None), (0, None, 0)),
+}
+
+
+def without_tensors():
+    """Give what functions on rows say that give more than tensors."""
+    ddp_patch.disable()
+    ddp_patch.enable()
+    (x,) = next(iter(DataLoader(TensorDataset(torch.randn(6, 4)), 6)))
+    said = {}
+    for kind, (function, out_dims) in NO_TENSORS.items():
+        try:
+            said[kind] = str(ddp_patch.register_rowwise(function, out_dims=out_dims)(x)[1:])
+        except ddp_patch.BatchError as error:
+            said[kind] = str(error)
+    return said
+
+
+@pytest.mark.parametrize("kind", NO_TENSORS)
+def test_rows_that_are_no_tensors_are_told(kind):
+    function, out_dims = NO_TENSORS[kind]
+    if kind.endswith("same"):
+        check_rule(function, torch.randn(6, 4), kind="rowwise", out_dims=out_dims)
+        return
+    with pytest.raises(RuleError, match="of which each rank has its rows' alone"):
+        check_rule(function, torch.randn(6, 4), kind="rowwise", out_dims=out_dims)
+
+
+def test_rows_that_are_no_tensors_are_an_error_on_every_rank(ranks):
+    for said in ranks.call(without_tensors, 2).ok().results:
+        *others, word = said.values()
+        assert word == "('doubled', None)"
+        assert all("of which each rank has its rows' alone" in text for text in others), said
+        assert "gave int as result 1," in said["a number"]
+
+
 weight = torch.nn.Parameter(torch.ones(3))
 
 
@@ -428,6 +469,8 @@ def test_arguments_are_the_same_by_name_and_by_position(ranks):
 def test_a_batch_has_rows():
     with pytest.raises(ValueError, match="2 or more"):
         check_rule(torch.sin, torch.randn(1, 4))
+    with pytest.raises(ValueError, match="dims names no tensor"):
+        check_rule(torch.add, torch.randn(3, 4), 2, kind="rowwise", dims={1: 0})
 
 
 KNOWN = ("F.", "torch.", "binary ", "compare ", "operator ", "along ")

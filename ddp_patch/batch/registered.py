@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,8 @@ from .noted_reductions import reduced
 from .pending_tensor import PendingTensor, pending_reduction, wait_for
 from .tensor import RULES, BatchTensor
 from .world import World
+
+_calls = itertools.count(1)  # on batches, which all ranks make alike
 
 
 def know(function: Any, rule: Rule) -> None:
@@ -76,7 +79,7 @@ def _of(rule: Rule) -> Callable[..., Any]:
     wholes: set[Any] = set()  # arguments without dims that were seen to have no rows
 
     def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        layout = _layout(rule, args, kwargs)
+        layout, where = _layout(rule, args, kwargs), f"registered call {next(_calls)}, of {rule.name},"
         if layout is None:
             return NotImplemented
         if rule.dims is None:
@@ -89,7 +92,7 @@ def _of(rule: Rule) -> Callable[..., Any]:
             result = _on_rows(
                 rule, tuple(local[place] for place in range(len(args))), {name: local[name] for name in kwargs}
             )
-        return _results(rule, result, layout) if rule.kind == "rowwise" else _reduced(rule, result, layout)
+        return _reduced(rule, result, layout) if rule.kind != "rowwise" else _results(rule, result, layout, where)
 
     return run
 
@@ -163,8 +166,25 @@ def _scaled(value: Any, factor: float) -> Any:
     return value
 
 
-def _results(rule: Rule, result: Any, layout: Layout) -> Any:
+def unfit(rule: Rule, result: Any) -> str:
+    """Say what a rowwise function gave that cannot be put together from the ranks' rows; empty if there is nothing."""
+    several = isinstance(result, (list, tuple, dict))
+    for index, value in enumerate(result.values() if isinstance(result, dict) else result if several else [result]):
+        if not isinstance(value, Tensor) and value is not None and batch_dim_of_result(rule, index) is not None:
+            where = f"{type(value).__name__} as result {index}" if several else type(value).__name__
+            return (
+                f"{rule.name} was registered as rowwise, and gave {where}, of which each rank has its rows' alone. "
+                "Give tensors (torch.as_tensor), or say out_dims=None for what has no rows and is the same everywhere."
+            )
+    return ""
+
+
+def _results(rule: Rule, result: Any, layout: Layout, where: str) -> Any:
     count = layout.counts[World.get().rank]
+    if found := unfit(rule, result):
+        error = BatchError(found)
+        World.get().check_all_failed(error, where)  # the others' may fit by chance
+        raise error
 
     def dealt(index: int, value: Any) -> Any:
         dim = batch_dim_of_result(rule, index)
@@ -175,7 +195,7 @@ def _results(rule: Rule, result: Any, layout: Layout) -> Any:
                 f"{rule.name} was registered as rowwise, and gave a tensor of shape {tuple(value.shape)} for {count} "
                 "rows. Name the dimension of its rows (out_dims=...), or leave the registration out."
             )
-            World.get().check_all_failed(error, f"the results of {rule.name}")  # the others' may fit by chance
+            World.get().check_all_failed(error, where)
             raise error
         return BatchTensor.from_local(value, layout.at(dim))
 
