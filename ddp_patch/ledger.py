@@ -42,6 +42,9 @@ class RegisteredCalls:
     whole: int = 0
 
 
+FEWER_ROWS = "fewer rows than there are ranks"
+
+
 @dataclass
 class Ledger:
     """Counters of one session on this rank."""
@@ -60,6 +63,8 @@ class Ledger:
     steps: int = 0  # of optimizers
     iterations: int = 0  # of the script's loop, in which each of several optimizers steps at most once
     deferred: int = 0  # backwards that went without an all-reduce, since another one follows
+    batches: int = 0  # that loaders gave
+    small_batches: int = 0  # of these, with fewer rows than there are ranks
     has_grown: bool = False  # a batch, or was the ranks' already: the script's batch size counts the rows of a rank
     epochs: float | None = (
         None  # of the loader in use, with the part of the present one; None where it has no length, or there is none

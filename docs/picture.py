@@ -53,7 +53,7 @@ def picture() -> str:
     parts = [
         *head(120, "your DataLoader", "every rank draws the same order"),
         *head(320, "rows", "each rank loads its own"),
-        *head(520, "your model", "DDP averages gradients"),
+        *head(520, "your model", "gradients of the whole batch"),
         *head(846, "your script", "on each rank, sees the whole batch"),
     ]
     for index in range(8):
@@ -84,10 +84,10 @@ def picture() -> str:
         ]
     parts += [
         arrow(520, UPPER + HEIGHT + 4, 520, LOWER - 4, both=True),
-        text(532, 194, "gradients", 13, FAINT, "start"),
+        text(532, 194, "gradients, by DDP", 13, FAINT, "start"),
         arrow(846, UPPER + HEIGHT + 4, 846, LOWER - 4, both=True),
-        text(858, 194, "losses, added up", 13, FAINT, "start"),
-        text(500, 346, "A function that needs the whole batch gets it, on every rank: slower, never wrong.", 14, FAINT),
+        text(858, 194, "sums of all rows", 13, FAINT, "start"),
+        text(500, 346, "A function that needs the whole batch gets it, on every rank: slower, and right.", 14, FAINT),
     ]
     body = "\n".join(f"  {part}" for part in parts)
     label = "Each rank loads and computes its own rows under DDP; the script sees the whole batch."

@@ -82,9 +82,9 @@ class Compares(nn.Module):
         return torch.linalg.svd(x @ x.T)[0]
 
 
-def train(model):
+def train(model, batch_size=8):
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for (x,) in DataLoader(TensorDataset(torch.randn(16, 4)), 8):
+    for (x,) in DataLoader(TensorDataset(torch.randn(2 * batch_size, 4)), batch_size):
         model(x).square().mean().backward()
         optimizer.step()
 
@@ -108,6 +108,11 @@ ROWS = "ddp_patch: Linear (10 parameters) is the model; each rank computes its r
         (
             "w = nn.Linear(4, 1); o = torch.optim.SGD(w.parameters(), 0.1); w.weight.sum().backward(); o.step()",
             ["ddp_patch: no batch has reached a model yet, so every rank computes everything: right, but not faster."],
+        ),
+        (
+            "train(nn.Linear(4, 2), 1)",
+            ["ddp_patch: every batch so far has fewer rows than there are ranks, so every rank computes all of it: right, "
+             "but not faster."],
         ),
     ],
 )  # fmt: skip

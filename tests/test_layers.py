@@ -39,12 +39,11 @@ FLOORS = (
         "env",
         "rates",
         "stepping",
-        "testing",
         "trace",
         "usage",
         "values",
     },  # batch: tensors that hold a rank's rows
-    {"__init__", "__main__", "diagnosis", "effects", "patcher", "remote"},  # effects: files, commands, once per job
+    {"__init__", "__main__", "diagnosis", "effects", "patcher", "remote", "testing"},  # effects: files, once per job
     {"calling", "gradients", "verify"},  # of models: what one call is; gradients of all rows
     {"deciding"},  # which modules split
     {"replica"},  # models under DDP

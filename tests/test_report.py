@@ -389,7 +389,7 @@ def test_the_time_of_a_step_is_told_by_its_parts(ranks):
             r"In short\n    by the clock (about|slower)(.*\n)+?    Slow \(14 parameters\): its", its["text"]
         )
         assert (
-            ", the mean of the middle half of 19 of 24 steps, without the first 3 and 2 in which Python's"
+            ", the mean of the middle half of 19 steps (of 24, the first 3 are left out, and the 2 in which Python's"
             in its["text"]
         )
         [alone] = re.findall(
@@ -405,7 +405,7 @@ def test_a_rank_that_is_late_is_what_the_others_wait_for(ranks):
     assert second["computing"] > 20
     assert first["python"] is None  # nobody asked for a report
     assert "would take about" not in first["text"]
-    assert ", the mean of the middle half of 21 of 24 steps, without the first 3:\n" in first["text"]
+    assert ", the mean of the middle half of 21 steps (of 24, the first 3 are left out):\n" in first["text"]
 
 
 def test_a_script_that_profiles_itself_is_left_alone(ranks):
@@ -490,8 +490,8 @@ def test_the_clock_is_told_first_and_slower_is_called_slower(total, python, said
 @pytest.mark.parametrize(
     ("clocked", "ledger", "said"),
     [
-        ({}, {}, "43 of 48 steps, without the first 3 and 2 in which Python's profiler ran:"),
-        ({"steps": 45, "profiled": 0}, {}, "45 of 48 steps, without the first 3:"),
+        ({}, {}, "43 steps (of 48, the first 3 are left out, and the 2 in which Python's profiler ran):"),
+        ({"steps": 45, "profiled": 0}, {}, "45 steps (of 48, the first 3 are left out):"),
         ({"steps": 512, "made": 840}, {"steps": 840, "iterations": 420}, "the last 512 of 840 steps of optimizers:"),
     ],
 )

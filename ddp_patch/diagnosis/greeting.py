@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ..ledger import Ledger
+from ..ledger import FEWER_ROWS, Ledger
 
 
 class Greeting:
@@ -39,14 +39,17 @@ class Greeting:
         for name in models[max(self.said, 0) :]:
             self._say(f"{name} is the model; {self._how(name)}.")
         if not models:
-            self._say(f"no batch has reached a model yet, so {self._without_model()}.")
+            self._say(self._without_model())
         self.said = len(models)
 
     def _without_model(self) -> str:
-        """Say what is split all the same."""
+        """Say why nothing is split, and what is all the same."""
+        if self._ledger.batches and self._ledger.small_batches == self._ledger.batches:
+            return f"every batch so far has {FEWER_ROWS}, so every rank computes all of it: right, but not faster."
+        split = "every rank computes everything: right, but not faster"
         if self._ledger.loaders:
-            return "only what functions compute of each row of a loader's batches is split"
-        return "every rank computes everything: right, but not faster"
+            split = "only what functions compute of each row of a loader's batches is split"
+        return f"no batch has reached a model yet, so {split}."
 
     def _how(self, name: str) -> str:
         if name in self._ledger.on_whole:

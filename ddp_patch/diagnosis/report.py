@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from ..ledger import Gathers, Ledger
+from ..ledger import FEWER_ROWS, Gathers, Ledger
 from ..pace import StepTime
 
 
@@ -57,6 +57,8 @@ class Report:
 
 
 def _nothing(ledger: Ledger) -> str:
+    if ledger.batches and ledger.small_batches == ledger.batches:
+        return f"none: every batch had {FEWER_ROWS}, and every rank computed all of it; choose a larger batch_size"
     if any(_DEALT in how for how in ledger.loaders.values()):
         return (
             "none: no batch reached a module that is trained; what else your script computes of a loader's batches is "
@@ -166,8 +168,8 @@ def _steps(ledger: Ledger, pace: StepTime) -> str:
     several = " of optimizers" if ledger.steps != ledger.iterations else ""
     if pace.made - pace.steps > pace.first + pace.profiled:
         return f"the last {pace.steps} of {pace.made} steps{several}"
-    profiled = f" and {pace.profiled} in which Python's profiler ran" if pace.profiled else ""
-    return f"{pace.steps} of {pace.made} steps{several}, without the first {pace.first}{profiled}"
+    profiled = f", and the {pace.profiled} in which Python's profiler ran" if pace.profiled else ""
+    return f"{pace.steps} steps{several} (of {pace.made}, the first {pace.first} are left out{profiled})"
 
 
 def _faster(ledger: Ledger, size: int, device: str) -> float | None:

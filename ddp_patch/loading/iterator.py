@@ -55,6 +55,8 @@ class Batches:
         self._count += 1
         self._world.ledger.epochs = None if self._length is None else self._epoch + self._count / self._length
         self._world.ledger.loader = self._name
+        self._world.ledger.batches += 1
+        self._world.ledger.small_batches += rows is not None and rows < self._world.size
         if script_thread.is_here():  # a thread that reads ahead is not at the batch the script works on
             self._replicas.rows = rows
         return data
