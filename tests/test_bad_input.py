@@ -486,6 +486,7 @@ def test_the_batch_dims_option_settles_it(ranks, tmp_path, model, call):
     assert losses(by_command_line.stdout[0]) == pytest.approx(wanted, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_an_argument_without_a_name_is_named_by_its_number(ranks, tmp_path):
     source = MASKED.replace("MODEL", "Masked()").replace("CALL", "x, mask").replace("x, mask=None", "*given")
     script = write(tmp_path, source.replace("self.linear(x) * mask", "self.linear(given[0]) * given[1]"))
@@ -496,6 +497,7 @@ def test_an_argument_without_a_name_is_named_by_its_number(ranks, tmp_path):
     assert losses(outcome.stdout[0]) == pytest.approx(wanted, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_batch_dims_argument_settles_it(ranks, tmp_path):
     wanted = losses(ranks.script(masked(tmp_path, MODELS[0], CALLS[0]), 1).ok().stdout[0])
     first = "import ddp_patch\nddp_patch.disable()\nddp_patch.enable(batch_dims={'mask': None})\n"

@@ -331,6 +331,7 @@ def recorded_on_a_stream():
     return [seen, ddp_patch.report().ledger.collectives["all_gather"]]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="calls what stands for CUDA on a host without")
 def test_a_stream_is_recorded_on_the_rows(ranks):
     rows = [[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]]

@@ -138,6 +138,61 @@ def test_registered_functions_are_those_of_the_whole_batch(ranks, inside, loss):
             assert not [place for place in gathers if "tolist" not in place and "__repr__" not in place]
 
 
+class Weighted(torch.autograd.Function):
+    """Of numpy, with a weight that is trained."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return torch.from_numpy(x.detach().numpy() * w.detach().numpy())
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return grad * w, (grad * x).sum(0)
+
+
+@ddp_patch.register_rowwise(dims={"x": 0})
+def weighted(x, w):
+    return Weighted.apply(x, w)
+
+
+class Weighs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.w, self.scale = nn.Linear(4, 3), nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        z = self.linear(x)
+        return weighted(z, self.w) + weighted(z, self.w * self.scale)
+
+
+def weighed():
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    ddp_patch.disable()
+    ddp_patch.enable()
+    model = Weighs()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    found = []
+    for _ in range(2):
+        for (x,) in DataLoader(TensorDataset(torch.randn(22, 4)), 8):
+            loss = model(x).tanh().square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+    return found + [p.tolist() for p in model.parameters()], dict(ddp_patch.report().ledger.on_batches)
+
+
+def test_an_autograd_function_inside_a_registered_one_is_given_what_is_trained(ranks):
+    ((wanted, _),) = ranks.call(weighed, 1).ok().results
+    for nproc in (2, 3):
+        for found, on_batches in ranks.call(weighed, nproc).ok().results:
+            assert _close(found, wanted)
+            assert on_batches == {}
+
+
 def _close(one, other):
     if isinstance(one, list):
         return len(one) == len(other) and all(map(_close, one, other))

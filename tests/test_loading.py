@@ -70,6 +70,7 @@ def what_is_read(kind):
 # --- who reads --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick("default")
 @pytest.mark.parametrize("kind", ["default", "shard_batch"])
 def test_each_rank_reads_its_own_rows(ranks, kind):
     results = ranks.call(what_is_read, 3, kind).ok().results
@@ -636,6 +637,7 @@ def workers_that_meet():
     return rows, data.loaded.value
 
 
+@pytest.mark.slow
 def test_workers_that_share_locks_and_counters_are_those_of_one_process(ranks):
     wanted = [*workers_that_meet()]
     outcome = ranks.call(workers_that_meet, 2)

@@ -164,6 +164,7 @@ def read_at_the_end():
     return [loss.item() for loss in losses]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
 def test_what_travelled_with_a_bucket_is_not_written_over_by_the_next(ranks, shared):
     """With ``gradient_as_bucket_view`` the memory that the loss came in is the next step's."""

@@ -73,6 +73,7 @@ def test_what_does_not_train_is_left_alone(text, target):
     assert rewrite(text, target, "a.py") == text
 
 
+@pytest.mark.quick("imagenet_style", "trainer_class", "ddp_by_hand")
 @pytest.mark.parametrize("path", LEGACY, ids=lambda p: p.stem)
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_second_run_changes_nothing(path, target):

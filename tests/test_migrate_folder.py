@@ -213,6 +213,7 @@ def test_a_module_alone_is_left_to_the_script_that_calls_it(folder):
     assert any("this is a module" in reason for _, reason in left(after["engine.py"]))
 
 
+@pytest.mark.quick("imagenet_style", "trainer_class", "ddp_by_hand")
 @pytest.mark.parametrize("target", ["ddp", "accelerate"])
 @pytest.mark.parametrize("script", FOLDERS)
 def test_a_second_run_changes_nothing(folder, script, target):

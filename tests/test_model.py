@@ -504,6 +504,7 @@ def entries_of_rows():
     return found
 
 
+@pytest.mark.slow
 def test_an_entry_of_each_row_is_that_of_one_process(ranks):
     wanted = ranks.call(entries_of_rows, 1).ok().results[0]
     assert ranks.call(entries_of_rows, 3).ok().results == [wanted] * 3

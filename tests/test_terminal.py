@@ -54,6 +54,7 @@ sys.stdout.writelines(["a\\n", "b\\n"])
 """
 
 
+@pytest.mark.quick("3")
 @pytest.mark.parametrize("nproc", [pytest.param(2, marks=pytest.mark.slow), 3])  # its batches live until the very end
 def test_the_terminal_is_that_of_one_process(ranks, tmp_path, nproc):
     script = tmp_path / "talkative.py"

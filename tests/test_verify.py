@@ -225,6 +225,7 @@ OTHER_LOGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", OTHER_LOGS)
 def test_long_logs_are_laid_side_by_side_without_comparing_each_line_with_each(monkeypatch, how):
     sizes, matcher = [], difflib.SequenceMatcher

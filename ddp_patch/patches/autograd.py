@@ -85,7 +85,7 @@ def _apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kw
         return result
     # Below torch functions a batch has no graph: a Function would compute on the wrapper and drop the gradient.
     seen = session.world.observation
-    if seen is not None and of_script:
+    if seen is not None and of_script and not session.world.sees_gradients:
         seen.note_autograd_function(args)
     if seen is not None and any(isinstance(leaf, BatchTensor) for _, leaf in leaves(args)):
         layouts = study(instance, args, seen, session.world)

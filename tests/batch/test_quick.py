@@ -12,7 +12,7 @@ from ddp_patch.batch.rules.table import ALONG_DIMENSIONS, ELEMENTWISE
 from ddp_patch.batch.tensor import QUICK, RULES, BatchTensor, by_rule
 from ddp_patch.structure import leaves
 
-PARTS = 12
+PARTS = 24
 
 
 def batches():
@@ -91,7 +91,7 @@ def compared(part):
     return wrong, count, len(QUICK)
 
 
-@pytest.mark.quick("7")
+@pytest.mark.quick("17")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_quick_ways_give_what_rules_give(ranks, part):
     for wrong, count, functions in ranks.call(compared, 2, part).ok().results:

@@ -13,13 +13,13 @@ from conftest import THOROUGH
 from refusals import two_views
 
 NAMES = list(CASES)
-GROUPS = [NAMES[start::10] for start in range(10)]
+GROUPS = [NAMES[start::16] for start in range(16)]
 
 
 RUNS = [(group, nproc) for group in range(len(GROUPS)) for nproc in ([2, 3] if THOROUGH else [2 + group % 2])]
 
 
-@pytest.mark.quick("0-")
+@pytest.mark.quick("13-")
 @pytest.mark.thorough
 @pytest.mark.parametrize(("group", "nproc"), RUNS)
 def test_rules_agree_with_the_whole_batch(ranks, group, nproc):

@@ -11,11 +11,14 @@ import pytest
 from conftest import THOROUGH
 from parity.together import MODULES, habits_of, run, run_all
 
-CHUNKS = {"compiled_habits": 2, "traced_habits": 2}  # compiling takes seconds
-CASES = [
-    (module, habits_of(module)[first : first + size])
-    for module, size in ((module, CHUNKS.get(module, 4)) for module in MODULES)
-    for first in range(0, len(habits_of(module)), size)
+CHUNK = 6
+CASES = [  # the first two of each module are quick
+    (module, names)
+    for module in MODULES
+    for names in (
+        habits_of(module)[:2],
+        *(habits_of(module)[first : first + CHUNK] for first in range(2, len(habits_of(module)), CHUNK)),
+    )
 ]
 
 
