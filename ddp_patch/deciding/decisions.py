@@ -71,17 +71,10 @@ class SplitDecisions:
         """What may decide how a call is carried out, but for the sizes of its tensors."""
         state = self.fingerprints.of(call.module, contents)
         arguments = self.fingerprints.of_arguments(call, local)
-        is_single = min(local.layout.counts) == 1  # which forwards squeeze, or treat as a case of its own
-        is_joined = bool(local.layout.pieces)  # so that neighbours of a rank's rows may be no neighbours
-        return (
-            state,
-            arguments,
-            torch.is_grad_enabled(),
-            call.gathers_scalars,
-            is_single,
-            is_joined,
-            local.layout.dim,
-        )
+        layout = local.layout
+        is_single = min(layout.counts) == 1  # which forwards squeeze, or treat as a case of its own
+        is_joined = bool(layout.pieces)  # so that neighbours of a rank's rows may be no neighbours
+        return state, arguments, torch.is_grad_enabled(), call.gathers_scalars, is_single, is_joined, layout.dim
 
     def lookup(self, call: Call, local: LocalArgs, form: Any) -> SplitDecision | None:
         """Give the decision on calls of a form, if there is one."""
