@@ -54,7 +54,7 @@ def compare_datasets(world: World, loader: Any, name: str, how: str) -> list[str
     if found is not None:
         raise LockstepError(
             f"{script_line()}: {found[0]} holds {_by_rank(found[1])} for the same sample, so that samples would come "
-            "twice or never. Was it drawn above the line without a seed, move ddp_patch.enable() up, or write "
+            "twice or never. Drawn above the line without a seed? Move ddp_patch.enable() up, or write "
             "torch.manual_seed(0). Sort what the file system lists, and take results in the order in which they were "
             "asked for, as Executor.map gives them."
         )

@@ -1,4 +1,4 @@
-"""AtomicSaves: written by rank 0, whole or not at all, and finished on every rank when the call returns."""
+"""Checkpoints: written by rank 0, whole or not at all, and finished on every rank when the call returns."""
 
 from __future__ import annotations
 

@@ -66,9 +66,12 @@ def _are_padded_at_end(world: World, encoder: nn.TransformerEncoder, src: BatchT
 
 
 def _is_as_written(encoder: nn.TransformerEncoder) -> bool:
-    """Tell that torch's own layers are in it, and that nobody hears of them."""
-    if any(type(layer) is not nn.TransformerEncoderLayer for layer in encoder.layers):
-        return False
+    """Tell that all in it is torch's own, and that nobody hears of it."""
+    for layer in encoder.layers:
+        if type(layer) is not nn.TransformerEncoderLayer or not layer.activation_relu_or_gelu:
+            return False
+        if not all(type(module).__module__.startswith("torch.nn.") for module in layer.modules()):
+            return False
     return not any(module._forward_hooks or module._forward_pre_hooks for module in encoder.modules())
 
 
