@@ -3,12 +3,14 @@
 import datetime
 import difflib
 import functools
+import gc
 import gzip
 import io
 import json
 import os
 import pathlib
 import pickle
+import random
 import signal
 import sqlite3
 import subprocess
@@ -30,6 +32,7 @@ from ddp_patch.verify.command import command
 from ddp_patch.verify.compare import _files, _steps, varies
 from ddp_patch.verify.files import read
 from ddp_patch.verify.inside import patterns
+from ddp_patch.verify.inside.gradients import with_gradients
 from ddp_patch.verify.lines import lines
 from ddp_patch.verify.observed import Loss, Observed
 from ddp_patch.verify.order import Epoch, Order, judged
@@ -980,6 +983,23 @@ def test_a_batch_with_a_gradient_is_the_same_without_an_optimizer(verify, how):
     )
     code, said = verify(text)
     assert code == 0, said
+
+
+def test_what_is_trained_is_found_in_the_order_of_the_variables_however_often_garbage_was_collected():
+    """Another order on ranks than alone would compare one batch with another."""
+    seeds, known = [], set()
+    for seed in range(10):
+        draws = random.Random(seed)
+        kept = [[]]
+        for place in range(12):
+            kept[0].append(torch.full((3, 4), float(place)).requires_grad_())
+            if draws.random() < 0.3:
+                gc.collect(draws.randrange(3))
+            kept[0][-1].grad = torch.ones(3, 4)
+        found = [int(each[0, 0]) for each in with_gradients(known) if each.shape == (3, 4)]
+        assert found == [*range(12)]
+        known.update(map(id, kept[0]))
+        seeds.append(kept)
 
 
 @pytest.mark.slow

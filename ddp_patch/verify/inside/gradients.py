@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...batch.tensor import BatchTensor
+from .variables import places
 
 
 def norms_of(grads: list[Tensor | None]) -> list[float | None]:
@@ -39,8 +41,12 @@ def plain(group: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if isinstance(value, (int, float, bool, str, tuple, list))}
 
 
-def with_gradients() -> list[Tensor]:
-    """Find what a script trains by hand, in an order that is the same on all ranks, which may have to gather it."""
+def with_gradients(known: Collection[int] = ()) -> list[Tensor]:
+    """Find what a script trains by hand, in an order that is the same on all ranks, which may have to gather it.
+
+    Args:
+        known: identities of what need not be found.
+    """
     gc.collect()  # what nobody holds any longer is found on one rank, and not on another
     tensors = list(_of(Tensor))
     batches = [each for each in tensors if type(each) is BatchTensor]
@@ -48,7 +54,10 @@ def with_gradients() -> list[Tensor]:
     kinds = (Tensor, torch.nn.Parameter)
     found = [each for each in tensors if type(each) in kinds and id(each) not in forms and _is_trained(each)]
     found += [batch for batch in batches if any(map(_is_trained, batch.forms))]
-    return sorted(found, key=lambda each: tuple(each.shape))
+    found = [each for each in found if id(each) not in known]
+    shapes = Counter(tuple(each.shape) for each in found)
+    order = places(each for each in found if shapes[tuple(each.shape)] > 1)
+    return sorted(found, key=lambda each: (tuple(each.shape), order.get(id(each), len(order))))
 
 
 def _is_trained(tensor: Tensor) -> bool:

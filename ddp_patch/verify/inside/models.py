@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -51,6 +51,11 @@ class TrainedModels:
     def by_hand(self) -> bool:
         """Whether there has been no optimizer yet, so that the script updates weights itself, if anybody does."""
         return self._made is not None
+
+    @property
+    def named(self) -> Collection[int]:
+        """The identities of what has a name."""
+        return self._names.keys()
 
     def name_made(self) -> None:
         """Name the parameters of all modules that the script has made so far, and of no optimizer."""

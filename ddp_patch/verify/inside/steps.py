@@ -209,7 +209,7 @@ class Steps:
     def _hold(self) -> None:
         """Name what may be trained: parameters of modules, and tensors that a backward left gradients in."""
         self._models.name_made()
-        self._models.name(with_gradients())
+        self._models.name(with_gradients(known=self._models.named))
 
     def _note_weights(self, line: str) -> None:
         """Measure what the script has made of its weights since the backward before."""
