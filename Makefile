@@ -4,6 +4,9 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 export OMP_NUM_THREADS ?= 1
 
+# Where this is set, every rank of every test would compile the tests' modules anew.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: demo test slow thorough collections libraries launchers kills failures gpu versions check docs bench matrix format clean
 
 # Two pip at once in one environment would overwrite each other's files.
@@ -25,7 +28,6 @@ export OMP_NUM_THREADS ?= 1
 	$(INSTALL) --editable '.[test]'
 	$(INSTALL) setuptools wheel
 	$(INSTALL) --no-build-isolation visdom  # asks for pkg_resources
-	$(BIN)/python -m compileall -q ddp_patch  # each rank would compile it anew where PYTHONDONTWRITEBYTECODE is set
 	touch $@
 
 demo: .venv/with-examples
