@@ -171,6 +171,8 @@ def _is_operator(function: Any) -> bool:
 def _name(function: Any) -> str:
     if _is_operator(function):
         return f"torch.ops.{function}"
+    if isinstance(owner := getattr(function, "__self__", None), type):  # Cube.apply, not Function.apply
+        return f"{owner.__qualname__}.{function.__name__}"
     return str(getattr(function, "__qualname__", getattr(function, "__name__", function)))
 
 

@@ -26,7 +26,7 @@ from .effects.once import Once
 from .effects.system_random import SystemRandom
 from .errors import PatchError
 from .gradients import zeroing
-from .gradients.drift import Drift
+from .gradients.parameter_check import ParameterCheck
 from .job.job import Job
 from .job.ranks_noted_at_import import NotedRanks
 from .ledger import Ledger
@@ -66,7 +66,7 @@ class Session(Once):
         self.rates = Rates(options, job.placement.world_size, self.ledger)
         self.stepping = Stepping()
         every = options.check_every
-        self.drift = None if every is None else Drift(self.world, every, self._models)
+        self.parameter_check = None if every is None else ParameterCheck(self.world, every, self._models)
         self._greeting = Greeting(self.ledger, is_spoken=not options.quiet and job.placement.rank == 0)
         self._patcher = Patcher(self)
         self._make_view()

@@ -57,9 +57,8 @@ def check_rule(
         ValueError: for arguments without rows, or another rule than the one that is registered.
     """
     checked = _Check(_rule(function, kind, dims, out_dims), args, kwargs, (rtol, atol), gradients)
-    for ranks in sorted({2, 3, checked.rows}):
-        if ranks <= checked.rows:
-            checked.on(ranks)
+    for ranks in sorted({2, min(3, checked.rows), checked.rows}):
+        checked.on(ranks)
 
 
 def _rule(function: Any, kind: str | None, dims: Mapping[Argument, int | None] | None, out_dims: Any) -> Rule:
@@ -135,8 +134,12 @@ class _Check:
             torch.zeros((), dtype=torch.float64, device="cpu"),
         )
         wanted = [value for value in fresh.values() if value.requires_grad]
-        grads = torch.autograd.grad(loss, wanted, allow_unused=True) if loss.requires_grad else []
-        return results, list(grads)
+        try:
+            return results, list(torch.autograd.grad(loss, wanted, allow_unused=True) if loss.requires_grad else [])
+        except Exception as error:
+            if len(counts) == 1:
+                raise
+            raise RuleError(f"the backward of {self._rule.name} fails on {counts} rows: {error}") from error
 
     def _call(self, fresh: Mapping[Argument, Tensor], start: int, count: int) -> list[Any]:
         def part(place: Argument, value: Any) -> Any:
@@ -147,27 +150,25 @@ class _Check:
 
         args = [part(place, value) for place, value in enumerate(self._args)]
         kwargs = {name: part(name, value) for name, value in self._kwargs.items()}
-        input_nodes = nodes_of((args, kwargs))
+        inputs = nodes_of((args, kwargs))
         try:
             result = self._rule.function(*args, **kwargs)
         except Exception as error:
             if self._gradients and "requires grad" in str(error):  # torch's words (2.13)
-                raise RuleError(
-                    f"{self._rule.name} fails on tensors that want gradients: {error}. If it only gets data, write "
-                    "check_rule(..., gradients=False)"
-                ) from error
+                hint = "If it only gets data, write check_rule(..., gradients=False)"
+                raise RuleError(f"{self._rule.name} fails on tensors that want gradients: {error}. {hint}") from error
+            if count == self.rows:
+                raise
             hint = self._if_whole()
             if others := self._with_as_many_rows():
                 named = {**self._named(), **others}
                 hint = f". Other arguments have as many rows: if they are batches, register it with dims={named}"
-            if count == self.rows or not hint:
-                raise
             raise RuleError(f"{self._rule.name} fails on {count} of {self.rows} rows: {error}{hint}") from error
         if self._rule.kind in KINDS and not isinstance(result, Tensor):
             raise RuleError(f"{self._rule.name} gives {type(result).__name__}; a reduction gives one tensor")
         if self._rule.kind not in KINDS and (found := unfit(self._rule, result)):
             raise RuleError(found)
-        for other in leaves_below(nodes_of(result), input_nodes):
+        for other in leaves_below(nodes_of(result), inputs):
             raise RuleError(
                 f"{self._rule.name} uses a tensor of shape {tuple(other.shape)} that needs a gradient and is none of "
                 "its arguments. Pass it as one"
@@ -201,9 +202,8 @@ class _Check:
             return functools.reduce(operator.add, weighted) / self.rows
         dim = batch_dim_of_result(self._rule, index)
         if dim is None:
-            self._compare(
-                f"result {index}, which has no rows, of all parts", list(parts[1:]), [parts[0]] * (len(parts) - 1)
-            )
+            same = [parts[0]] * (len(parts) - 1)
+            self._compare(f"result {index}, which has no rows, of all parts", list(parts[1:]), same)
             return parts[0]
         for part, count in zip(parts, counts, strict=True):
             if part.dim() <= dim or part.shape[dim] != count:

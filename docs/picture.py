@@ -43,6 +43,12 @@ def arrow(x1: float, y1: float, x2: float, y2: float, color: str = LINE, both: b
     )
 
 
+def lane(rank: int) -> str:
+    """Draw what holds all that one process does."""
+    y = (UPPER, LOWER)[rank] - 10
+    return f'<rect x="240" y="{y}" width="746" height="{HEIGHT + 20}" rx="12" fill="#f6f8fa" stroke="#d0d7de"/>'
+
+
 def head(x: float, title: str, below: str) -> list[str]:
     """Name a column."""
     return [text(x, 40, title, 16, font_weight="600"), text(x, 62, below, 13, FAINT)]
@@ -55,6 +61,7 @@ def picture() -> str:
         *head(320, "rows", "each rank loads its own"),
         *head(520, "your model", "gradients of the whole batch"),
         *head(846, "your script", "on each rank, sees the whole batch"),
+        *(lane(rank) for rank in range(len(RANKS))),
     ]
     for index in range(8):
         ink, fill = RANKS[index // 4]
@@ -65,9 +72,9 @@ def picture() -> str:
         y = (UPPER, LOWER)[rank]
         middle = y + HEIGHT / 2
         parts += [
-            arrow(196, middle, 244, middle, ink),
+            arrow(194, middle, 248, middle, ink),
             box(250, y, 140, HEIGHT, ink, fill),
-            text(320, middle - 6, f"rank {rank}", 16, ink, font_weight="600"),
+            text(320, middle - 6, f"process of rank {rank}", 13, ink, font_weight="600"),
             text(320, middle + 18, f"rows {32 * rank} to {32 * rank + 31}", 14),
             arrow(394, middle, 444, middle, ink),
             box(450, y, 140, HEIGHT, ink, fill),
@@ -77,7 +84,7 @@ def picture() -> str:
             text(655, middle - 18, "outputs", 12, FAINT),
             arrow(714, middle + 14, 596, middle + 14, ink),
             text(655, middle + 32, "loss.backward()", 11, FAINT, font_family=MONO),
-            box(720, y, 252, HEIGHT, ink, "#f6f8fa"),
+            box(720, y, 252, HEIGHT, ink, PAPER),
             text(846, y + 21, "outputs.shape[0] == 64", 13, font_family=MONO),
             text(846, y + 41, "loss.item()  # of 64 rows", 13, font_family=MONO),
             text(846, y + 62, f"holds 32 of the rows; {OUTPUT_OF[rank]}", 12, FAINT),

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -435,6 +436,28 @@ def test_a_function_of_data_is_checked_without_gradients():
 def test_a_call_without_a_tensor_is_told():
     with pytest.raises(ValueError, match="got no tensor"):
         check_rule(lambda x: x, [1, 2, 3])
+
+
+def test_errors_on_parts_are_told_with_the_rows_that_they_come_of():
+    x, scale = torch.randn(6, 4, dtype=torch.float64), np.ones((6, 4))
+    with pytest.raises(RuleError, match=r"fails on 3 of 6 rows: operands could not be broadcast"):
+        check_rule(lambda rows: torch.from_numpy(rows.numpy() * scale), x, gradients=False)
+    with pytest.raises(RuleError, match=r"the backward of Kept\.apply fails on \[3, 3\] rows: operands"):
+        check_rule(Kept.apply, x)
+    with pytest.raises(ValueError, match=r"^operands could not be broadcast"):
+        check_rule(lambda rows: torch.from_numpy(rows.numpy() * scale[1:]), x, gradients=False)
+
+
+class Kept(torch.autograd.Function):
+    """Its backward multiplies with what one process had."""
+
+    @staticmethod
+    def forward(ctx, rows):
+        return rows.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.from_numpy(grad.numpy() * np.ones((6, 4)))
 
 
 def test_a_reduction_gives_one_tensor():

@@ -5,13 +5,32 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..calling.local_arguments import LocalArgs
 from .trial_verdict import SplitDecision
 
 _MOST = 64  # forms in which a module is tried; the others run on batches
 _STREAK = 6  # new forms in a row: the next may never come back either
+
+
+class ModuleState(NamedTuple):
+    """Numbers of what a module's forward may branch on: equal ones for equal states."""
+
+    layers: int  # which they are, their modes and plain attributes
+    reached: int  # what their code reaches beside
+
+
+class CallForm(NamedTuple):
+    """What may decide how a call is carried out, but for the sizes of its tensors."""
+
+    state: ModuleState
+    arguments: tuple[Any, ...]  # (path, form) of each leaf
+    with_grad: bool
+    gathers_scalars: bool
+    is_single: bool  # a rank has one row, which forwards squeeze, or treat as a case of its own
+    is_joined: bool  # of several batches, so that neighbours of a rank's rows may be no neighbours
+    dim: int  # along which rows are dealt
 
 
 @dataclass(slots=True)
@@ -49,23 +68,23 @@ class Forms:
 
     def __init__(self) -> None:
         """Start with none."""
-        self.entries: dict[Any, Form] = {}
+        self.entries: dict[CallForm, Form] = {}
         self.is_passed_over = False  # the form that was asked for last
         self.decision_when_passed_over: SplitDecision | None = None  # on the forms that are passed over
-        self.rebound: set[Any] = set()  # forms whose forward put other things somewhere, that are alike: once, perhaps
+        self.rebound: set[CallForm] = set()  # forms whose forward bound something alike anew: once, perhaps
         self.has_failed_on_batches = False  # one of them did, and all are of one forward
         self._streak = 0
         self._kinds: dict[Any, int] = {}  # forms but for their numbers, and the step in which they came first
-        self._passed: deque[tuple[Any, int]] = deque(maxlen=16)  # forms that were passed over, and in which step
+        self._passed: deque[tuple[CallForm, int]] = deque(maxlen=16)  # forms that were passed over, and in which step
 
-    def get(self, form: Any) -> Form | None:
+    def get(self, form: CallForm) -> Form | None:
         """Give what is known of a form."""
         found = self.entries.get(form)
         if found is not None:
             self._streak, self.is_passed_over = 0, False
         return found
 
-    def should_pass_over(self, form: Any, kind: Callable[[Any], Any], step: int) -> bool:
+    def should_pass_over(self, form: CallForm, kind: Callable[[CallForm], Any], step: int) -> bool:
         """Tell whether a form that is not known is passed over.
 
         Args:
@@ -81,7 +100,7 @@ class Forms:
             self._passed.append((form, step))
         return self.is_passed_over
 
-    def difference(self, form: Any) -> str:
+    def difference(self, form: CallForm) -> str:
         """Name an argument in which a form differs from the last one that was tried, if that is the difference."""
-        before = dict([*self.entries][-1][1]) if self.entries else {}
-        return next((f"its argument {path}" for path, value in form[1] if before.get(path) != value), "")
+        before = dict([*self.entries][-1].arguments) if self.entries else {}
+        return next((f"its argument {path}" for path, value in form.arguments if before.get(path) != value), "")

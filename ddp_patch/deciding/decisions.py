@@ -22,7 +22,7 @@ from ..calling.census import Census, ModuleContents
 from ..calling.local_arguments import LocalArgs, local_arguments
 from ..structure import leaves
 from .agreed import agreed
-from .call_forms import FirstCall, Form, Forms
+from .call_forms import CallForm, FirstCall, Form, Forms
 from .dimensions import DealtDimensions, WorkCounter
 from .fingerprint import Fingerprints
 from .observed_call import ObservedCall
@@ -67,16 +67,17 @@ class SplitDecisions:
         self._dimensions.close()
         self.fingerprints.close()
 
-    def form(self, call: Call, local: LocalArgs, contents: ModuleContents) -> Any:
+    def form(self, call: Call, local: LocalArgs, contents: ModuleContents) -> CallForm:
         """What may decide how a call is carried out, but for the sizes of its tensors."""
         state = self.fingerprints.of(call.module, contents)
         arguments = self.fingerprints.of_arguments(call, local)
         layout = local.layout
-        is_single = min(layout.counts) == 1  # which forwards squeeze, or treat as a case of its own
-        is_joined = bool(layout.pieces)  # so that neighbours of a rank's rows may be no neighbours
-        return state, arguments, torch.is_grad_enabled(), call.gathers_scalars, is_single, is_joined, layout.dim
+        is_single = min(layout.counts) == 1
+        is_joined = bool(layout.pieces)
+        with_grad = torch.is_grad_enabled()
+        return CallForm(state, arguments, with_grad, call.gathers_scalars, is_single, is_joined, layout.dim)
 
-    def lookup(self, call: Call, local: LocalArgs, form: Any) -> SplitDecision | None:
+    def lookup(self, call: Call, local: LocalArgs, form: CallForm) -> SplitDecision | None:
         """Give the decision on calls of a form, if there is one."""
         forms = self._of(call.module)
         stored = forms.get(form)
@@ -94,22 +95,22 @@ class SplitDecisions:
         sizes = self.fingerprints.sizes(call, local)
         return (sizes, _size_key(local)) if form.is_size_dependent else sizes
 
-    def withdraw(self, call: Call, form: Any, why: str) -> None:
+    def withdraw(self, call: Call, form: CallForm, why: str) -> None:
         """Compute calls of a form on batches from now on. Every rank comes here at the same call."""
         decision = SplitDecision(CallMode.BATCHES, why)
         self._of(call.module).entries[form] = Form(decision, {}, holds_for_all_sizes=True)
         self._report_not_split(call.module, decision)
 
-    def forget(self, call: Call, form: Any) -> None:
+    def forget(self, call: Call, form: CallForm) -> None:
         """Forget what was decided on a form whose first call raised an error of the script's own."""
         forms = self._of(call.module)
         forms.entries.pop(form, None)
         forms.has_failed_on_batches = any(stored.decision.mode is CallMode.WHOLE for stored in forms.entries.values())
 
-    def first(self, call: Call, local: LocalArgs, form: Any, rows: int | None) -> FirstCall:
+    def first_call(self, call: Call, local: LocalArgs, form: CallForm, rows: int | None) -> FirstCall:
         """Compute a call of a new form on batches if that can be done, and give the decision on its form."""
         forms = self._of(call.module)
-        if forms.is_passed_over:
+        if forms.is_passed_over:  # neither tried nor remembered
             what = forms.difference(form) or self.fingerprints.changed_last(call.module)
             why = f"{what} changes from call to call. A tensor may change: torch.tensor(0.5)"
             how = CallMode.WHOLE if forms.has_failed_on_batches else CallMode.BATCHES
@@ -135,7 +136,7 @@ class SplitDecisions:
             error.__traceback__ = error.__context__ = None  # which keep activations
             forms.has_failed_on_batches = True
             return self._decide_by_few_rows(call, local, rows, CallMode.WHOLE, observed.before)
-        is_alike = self.fingerprints.of(call.module, self._census.of(call.module))[1] == form[0][1]
+        is_alike = self.fingerprints.of(call.module, self._census.of(call.module)).reached == form.state.reached
         # It bound something outside anew, as a first call may: the next one of this form is looked at once more.
         has_rebound = observed.changed(is_alike) and is_alike and form not in forms.rebound
         # On every rank or on none: a trial may need all of them.
@@ -165,7 +166,7 @@ class SplitDecisions:
         call: Call,
         local: LocalArgs,
         rows: int | None,
-        other: CallMode = CallMode.BATCHES,
+        otherwise: CallMode = CallMode.BATCHES,
         before: Any = None,
     ) -> FirstCall:
         """Give the decision on a few rows against half of them, tried on copies, and how the call is entered.
@@ -174,11 +175,11 @@ class SplitDecisions:
             call: that cannot be observed on batches.
             local: how its arguments are cut.
             rows: size of the batch the script is working on, as far as it is known.
-            other: how it is carried out if not on rows.
+            otherwise: how it is carried out if not on rows.
             before: what stood before a call that failed.
         """
         contents = self._census.of(call.module)
-        trial = Unobserved(self._world, self.fingerprints, call, contents, other, before)
+        trial = Unobserved(self._world, self.fingerprints, call, contents, otherwise, before)
         decision = trial.decide(local)
         if decision.mode is not CallMode.ROWS and local.assumed_dims:
             self._memory[call.module].update(dict.fromkeys(local.assumed_dims))
@@ -194,7 +195,9 @@ class SplitDecisions:
             self._report_not_split(call.module, decision)
         return FirstCall(False, None, local, decision)
 
-    def _store(self, call: Call, form: Any, decision: SplitDecision, local: LocalArgs, is_size_dependent: bool) -> None:
+    def _store(
+        self, call: Call, form: CallForm, decision: SplitDecision, local: LocalArgs, is_size_dependent: bool
+    ) -> None:
         stored = self._of(call.module).entries.setdefault(form, Form(decision, {}, False))
         if is_size_dependent and not stored.is_size_dependent:
             stored.is_size_dependent = True

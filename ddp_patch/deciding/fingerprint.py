@@ -20,6 +20,7 @@ from ..calling.census import ModuleContents, kinds_of_slots
 from ..calling.local_arguments import LocalArgs
 from ..calling.swap import original_class
 from ..generators import kinds
+from .call_forms import CallForm, ModuleState
 from .code import difference, without_numbers
 from .guards import Guards
 from .walk import OF_TORCH, PLAIN
@@ -89,7 +90,7 @@ class Fingerprints:
         for seen, _ in self._places.get(id(layer), ()):
             seen.is_stale = True
 
-    def of(self, module: nn.Module, contents: ModuleContents) -> tuple[int, int]:
+    def of(self, module: nn.Module, contents: ModuleContents) -> ModuleState:
         """Fingerprint a module: its layers, their modes and what they hold. Asked at every call."""
         seen = self._seen.get(id(module))
         if seen is None or seen.contents is not contents:
@@ -106,7 +107,7 @@ class Fingerprints:
             before, seen.content = self._contents.get(seen.content), self._state_of(seen.guards.content)
             seen.changed_last = None, difference(before, seen.guards.content)
         seen.is_stale = False
-        return seen.state, seen.content
+        return ModuleState(seen.state, seen.content)
 
     def guards(self, module: nn.Module) -> Guards:
         """Give what watches a module whose state was asked for."""
@@ -122,12 +123,12 @@ class Fingerprints:
     def _state_of(self, content: Any) -> int:
         return _number_of(content, self._states, self._contents, _MOST_STATES, self._next)
 
-    def without_numbers(self, form: Any) -> Any:
+    def without_numbers(self, form: CallForm) -> Any:
         """Give a form of calls without the numbers among its attributes and arguments: what may be annealed."""
-        (layers, content), *others = form
+        (layers, reached), *others = form
         states = self._contents.get(layers, (layers,))
         layer_contents = [self._layer_contents.get(state, state) for state in states]
-        return without_numbers((*layer_contents, self._contents.get(content, content), *others))
+        return without_numbers((*layer_contents, self._contents.get(reached, reached), *others))
 
     def changed_last(self, module: nn.Module) -> str:
         """Name the attribute that was changed last in a module."""

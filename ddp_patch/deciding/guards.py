@@ -27,7 +27,7 @@ MORE_THAN_WATCHED = (
     "its code and attributes reach more objects than are watched for changes",
     "Hold them in tensors, or in one long list",
 )
-_PASSES = 4  # in which names are gathered: a function that is found may name further attributes
+_PASSES = 16  # in which names are gathered at most: a function that is found may name further attributes
 
 
 class Guards:
@@ -43,9 +43,10 @@ class Guards:
         self._number = number
         self._layers = layers
         self._names: set[str] = set()  # of attributes and global variables that the code mentions
+        self._has_more_names = False  # which were not looked for
         self.content: Any = None
         self.outside = StateSnapshot()  # what the code reaches beside what the layers hold
-        self._read()
+        self._find()
 
     def changed(self, layers_did: bool = False) -> bool:
         """Tell whether some of it changed since it was last asked; ``content`` is new then.
@@ -53,21 +54,21 @@ class Guards:
         Args:
             layers_did: attributes of layers were set.
         """
-        if not layers_did and self.outside.is_as_found() and self._last.standing.is_as_found():
+        if not layers_did and self.outside.is_as_found() and self._last_walk.standing.is_as_found():
             return False
         before = self.content
-        self._read()
+        self._find()
         return bool(before != self.content)
 
     @property
     def generators(self) -> list[Any]:
         """Those of the script's own that were found."""
-        return self.outside.generators + self._last.standing.generators
+        return self.outside.generators + self._last_walk.standing.generators
 
     @property
     def is_truncated(self) -> bool:
         """Whether there is more than is watched."""
-        return self._last.is_truncated
+        return self._last_walk.is_truncated or self._has_more_names
 
     def of_argument(self, value: Any) -> Any:
         """What an argument of a call holds, now."""
@@ -87,14 +88,16 @@ class Guards:
     def _walk(self) -> Walk:
         return Walk(self._layers, self._number, self._names)
 
-    def _read(self) -> None:
+    def _find(self) -> None:
+        """Walk until the code that was found names nothing new."""
         for _ in range(_PASSES):
             before = len(self._names)
-            self._read_once()
-            if len(self._names) == before:
+            self._find_once()
+            self._has_more_names = len(self._names) != before
+            if not self._has_more_names:
                 break
 
-    def _read_once(self) -> None:
+    def _find_once(self) -> None:
         walk = self._walk()
         # Code first: what it names is looked at whatever else the layers hold.
         content: list[Any] = []
@@ -111,7 +114,7 @@ class Guards:
                 if buffer is not None:
                     walk.standing.flag(buffer)
         content += walk.deeper()
-        self._last = walk  # which keeps what it met alive
+        self._last_walk = walk  # which keeps what it met alive
         self.content = tuple(filter(None, content))
 
 

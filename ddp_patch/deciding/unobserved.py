@@ -30,7 +30,7 @@ class Unobserved:
         fingerprints: Fingerprints,
         call: Call,
         contents: ModuleContents,
-        other: CallMode,
+        otherwise: CallMode,
         before: StateSnapshot | None,
     ) -> None:
         """Try nothing yet.
@@ -40,14 +40,14 @@ class Unobserved:
             fingerprints: of modules.
             call: that cannot be observed.
             contents: of its module.
-            other: how it is carried out if not on rows.
+            otherwise: how it is carried out if not on rows.
             before: what stood before a call that failed.
         """
         self._world = world
         self._fingerprints = fingerprints
         self._call = call
         self._contents = contents
-        self._other = other
+        self._otherwise = otherwise
         self._before = before
 
     def decide(self, local_args: LocalArgs) -> SplitDecision:
@@ -94,4 +94,4 @@ class Unobserved:
             decision = decide_by_trial(
                 self._call.module, whole, part, rows, gathers_scalars=self._call.gathers_scalars, generators=generators
             )
-        return decision.mode, of_few_rows(decision, guards, before, self._other, self._before or before)
+        return decision.mode, of_few_rows(decision, guards, before, self._otherwise, self._before or before)

@@ -33,11 +33,11 @@ class KeptGradients:
         self._backwards = 0
         self.found = False
 
-    def built(self) -> None:
-        """Other buckets are there."""
+    def on_buckets_rebuilt(self) -> None:
+        """DDP has other buckets now."""
         self._left, self._views, self._memory, self._baseline, self._backwards = [], [], [], [], 0
 
-    def ended(self, is_shared: bool) -> None:
+    def on_backward_end(self, is_shared: bool) -> None:
         """A backward has ended, and the script has not seen its gradients yet.
 
         Args:
@@ -56,8 +56,12 @@ class KeptGradients:
             self._memory = [*memory.values()]
             self._baseline = self._count()
 
-    def would_be_overwritten(self) -> bool:
-        """Tell, as a backward begins, whether it writes to the memory of gradients that the script keeps."""
+    def on_backward_begin(self) -> bool:
+        """A backward begins: note whether the script has kept gradients of the one before.
+
+        Returns:
+            Whether this one would write to their memory.
+        """
         for parameter, memory in self._left:
             grad = grad_of(parameter)
             if memory() is not None and (grad is None or grad.untyped_storage() is not memory()):

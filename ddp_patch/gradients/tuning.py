@@ -66,7 +66,7 @@ class Tuning:
         model.parameters = [weakref.ref(parameter) for parameter in parameters]
         if self._options.gradient_as_bucket_view == AUTO:
             model.kept = model.kept or KeptGradients(parameters)
-            model.kept.built()
+            model.kept.on_buckets_rebuilt()
         model.built = model.trial.built
         return model.built
 
@@ -86,7 +86,7 @@ class Tuning:
         if not self.is_on:
             return
         for model in self._models:
-            if model.kept is not None and model.kept.would_be_overwritten():
+            if model.kept is not None and model.kept.on_backward_begin():
                 raise GradientError(
                     f"{script_line()}: the script still holds a gradient of an earlier step of {model.name}, whose "
                     f"memory this backward would write to, since {_VIEW}='auto' was found to be faster on. Write "
@@ -105,7 +105,7 @@ class Tuning:
         for model in self._models:
             model.seconds += seconds
             if model.kept is not None:
-                model.kept.ended(bool(model.trial.built.options.gradient_as_bucket_view))
+                model.kept.on_backward_end(bool(model.trial.built.options.gradient_as_bucket_view))
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has stepped. Every rank comes here at the same point of the script."""

@@ -64,8 +64,8 @@ def count_steps(session: Session) -> list[Callable[[], None]]:
 
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         models.before_step(optimizer, stepping.begins(optimizer))
-        if session.drift is not None:
-            session.drift.before_step(optimizer, stepping.around(optimizer))
+        if session.parameter_check is not None:
+            session.parameter_check.before_step(optimizer, stepping.around(optimizer))
         if session.rates.are_scaled:
             session.rates.before(optimizer, stepping.around(optimizer))
             if len(args) > 1 or kwargs:

@@ -30,8 +30,8 @@ def count_steps(session: Session) -> list[Callable[[], None]]:
         has_closure = any(value is not None for value in (*args[1:], *kwargs.values()))
         is_outermost = session.stepping.begins(optimizer)
         session.replicas.backwards.before_step(optimizer, has_closure)
-        if session.drift is not None:
-            session.drift.before_step(optimizer, session.stepping.around(optimizer))
+        if session.parameter_check is not None:
+            session.parameter_check.before_step(optimizer, session.stepping.around(optimizer))
         if session.rates.are_scaled:
             session.rates.before(optimizer, session.stepping.around(optimizer))
         if is_outermost and not has_closure:  # which runs forwards and backwards

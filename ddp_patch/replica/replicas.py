@@ -24,7 +24,7 @@ from ..calling.local_arguments import LocalArgs
 from ..calling.passed_over import is_passed_over, is_under_transform
 from ..calling.per_rank_generators import PerRankGenerators
 from ..calling.redirects import Redirects, but_of_one_rank, is_of_one_rank
-from ..deciding.call_forms import FirstCall
+from ..deciding.call_forms import CallForm, FirstCall
 from ..deciding.decisions import SplitDecisions
 from ..deciding.trial_verdict import SplitDecision
 from ..errors import DdpPatchError
@@ -205,12 +205,12 @@ class Replicas:
         self.decisions.withdraw(call, form, "torch.compile(fullgraph=True) lets no ranks meet in its forward")
         return self.forwards.on_batches_with_interception(call, local), False
 
-    def _first(self, call: Call, local: LocalArgs, form: Any) -> FirstCall:
+    def _first(self, call: Call, local: LocalArgs, form: CallForm) -> FirstCall:
         self._news = True
         self.forwards.call_count += 1
         try:
             with self.forwards.without_interception():
-                first = self.decisions.first(call, local, form, self.rows)
+                first = self.decisions.first_call(call, local, form, self.rows)
         except DdpPatchError:
             raise
         except Exception as error:

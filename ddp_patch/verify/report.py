@@ -13,6 +13,8 @@ import torch
 from ..version import __version__
 from .difference import Difference
 from .observed import Observed
+from .tensors import noise
+from .tolerance import Tolerance
 from .verdict import Verdict
 
 _SHOWN = 10
@@ -75,9 +77,10 @@ def _one_of_each(differences: Sequence[Difference]) -> list[Difference]:
 
 
 def compared(seen: Observed) -> str:
-    """Count what there was to compare."""
+    """Count what was compared."""
+    left_out = noise(seen, Tolerance(seen.dtype))
     numbers = sum(len(said.numbers) for said in (*seen.out, *seen.err))
-    values = sum(tensor.numel() for tensor in seen.tensors.values())
+    values = sum(tensor.numel() for name, tensor in seen.tensors.items() if name not in left_out)
     counts = (
         (numbers, "printed number"),
         (len(seen.losses), "loss", "losses"),

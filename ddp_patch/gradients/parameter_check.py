@@ -23,7 +23,7 @@ _ODD = 0x5851F42D4C957F2D  # Knuth's multiplier of MMIX: an odd one is invertibl
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 
 
-class Drift:
+class ParameterCheck:
     """Compares the ranks before every nth step of each optimizer."""
 
     def __init__(self, world: World, every: int, models: Callable[[], Iterable[nn.Module]]) -> None:
