@@ -1,6 +1,7 @@
 """What is read, and what cannot be: said by name, while the other files go on."""
 
 import json
+import sys
 
 import pytest
 
@@ -68,7 +69,10 @@ def test_a_missing_path_and_a_folder_without_scripts_are_named(tmp_path):
     [
         ("x = 1\ndef f(:\n", "syntax", 2, "syntax error"),
         ("import torch\nprint 'hello'\n", "python2", 2, "this is Python 2 (print 'hello')"),
-        ("try:\n    pass\nexcept ValueError, e:\n    pass\n", "python2", 3, "this is Python 2"),
+        pytest.param(
+            *("try:\n    pass\nexcept ValueError, e:\n    pass\n", "python2", 3, "this is Python 2"),
+            marks=pytest.mark.skipif(sys.version_info >= (3, 14), reason="which catches both"),
+        ),
         ("raise ValueError, 'x'\n", "python2", 1, "this is Python 2"),
         ("if x:\n\ty = 1\n        z = 2\n", "syntax", 3, "tabs and spaces are mixed"),
         ("if 1 <> 2: pass\n", "python2", 1, "this is Python 2"),

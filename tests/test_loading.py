@@ -723,7 +723,9 @@ def reseeds(worker):
 
 def drawn_from_generators_held(how):
     held = HoldsGenerators()
-    loader = DataLoader(held, 6, num_workers=1, worker_init_fn=reseeds if how == "reseeded" else None)
+    # torch.Generator cannot be sent to workers that are not forked (torch 2.13).
+    options = {"num_workers": 1, "worker_init_fn": reseeds if how == "reseeded" else None}
+    loader = DataLoader(held, 6, multiprocessing_context="fork", **options)
     epochs = []
     for epoch in range(3):
         if "shard_batch" in how and (epoch == 0 or "anew" in how):

@@ -995,19 +995,16 @@ class Shuffled(torch.utils.data.IterableDataset):
                 yield i, torch.rand(())
 
 
+class Seeded(Shuffled):
+    def __iter__(self):
+        torch.manual_seed(3)  # or workers would disagree among themselves, on one process as well
+        return super().__iter__()
+
+
 def streams(workers, is_kept):
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    if workers:
-
-        class Seeded(Shuffled):
-            def __iter__(self):
-                torch.manual_seed(3)  # or workers would disagree among themselves, on one process as well
-                return super().__iter__()
-
-        dataset = Seeded()
-    else:
-        dataset = Shuffled()
+    dataset = Seeded() if workers else Shuffled()
     loader, found = DataLoader(dataset, 4, num_workers=workers, persistent_workers=is_kept), []
     for _ in range(2):
         for i, drawn in loader:

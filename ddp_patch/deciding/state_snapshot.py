@@ -123,11 +123,11 @@ def _put(get: Callable[..., Any], name: Any, value: Any) -> None:
 
 
 def _count(namespace: Any) -> int:
-    return len(namespace) - sum(name in namespace for name in _PYTHONS)
+    return len(namespace) - sum(name in namespace for name in PYTHONS)
 
 
 # What Python puts into a class's namespace when somebody asks: copies and pickles, and whoever looks for annotations.
-_PYTHONS = ("__slotnames__", "__annotations__", "__annotations_cache__", "__annotate_func__")
+PYTHONS = ("__slotnames__", "__annotations__", "__annotations_cache__", "__annotate_func__")
 
 
 def sample_of(array: Any) -> bytes:

@@ -23,7 +23,7 @@ from ..calling.swap import MARK
 from ..structure import built_in, items_in
 from . import referring
 from .code import ANY, content_of, is_empty, is_own_function, names_in, resolved, slots_of
-from .state_snapshot import MISSING, StateSnapshot, put_attribute, sample_of
+from .state_snapshot import MISSING, PYTHONS, StateSnapshot, put_attribute, sample_of
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 OF_TORCH = frozenset(vars(nn.Module())) - {"training"}  # parameters, layers and hooks, told by other means
@@ -201,7 +201,7 @@ class Walk:
         self.standing.size(namespace)
         contents: list[Any] = []
         for name, value in [*namespace.items()]:
-            if name == MARK or (name[:2] == "__" and not isinstance(value, types.FunctionType)):
+            if name in (MARK, *PYTHONS) or (name[:2] == "__" and not isinstance(value, types.FunctionType)):
                 continue
             if isinstance(value, types.FunctionType) and not is_scripts:
                 contents.append(self.over(value, depth))

@@ -33,14 +33,14 @@ class _Stop:
 
     def set_in(self, frame: FrameType) -> None:
         self._local = frame.f_trace
-        frame.f_trace = self._come
+        frame.f_trace = self._traced
         if not self._is_traced:
             sys.settrace(_nowhere_else)
 
-    def _come(self, frame: FrameType, event: str, argument: Any) -> Any:
+    def _traced(self, frame: FrameType, event: str, argument: Any) -> Any:
         caller = of_script(frame.f_back)
         if event == "exception":
-            return self._come
+            return self._traced
         frame.f_trace = self._local
         if event == "return" and caller is not None:
             self.set_in(caller)

@@ -83,7 +83,7 @@ class Signals:
         if threading.current_thread() is threading.main_thread():
             for number, handler in self._handlers.items():
                 with self._as_it_is():
-                    is_ours = signal.getsignal(number) == self._come
+                    is_ours = signal.getsignal(number) == self._on_signal
                 if is_ours and (goes_on or handler is signal.default_int_handler):
                     self._set(number, handler)
         self._handlers.clear()
@@ -106,17 +106,17 @@ class Signals:
         self._set = real
         if number not in HEEDED:
             return real(number, handler)
-        before = real(number, self._come if callable(handler) else handler)
+        before = real(number, self._on_signal if callable(handler) else handler)
         previous = self._handlers.pop(number, before)
         if callable(handler):
             self._handlers[number] = handler
         (self._ignored.add if handler == signal.SIG_IGN else self._ignored.discard)(number)
         self._tell()
-        return previous if before == self._come else before
+        return previous if before == self._on_signal else before
 
     def handler(self, number: int, real: Any) -> Any:
         """Give the script's handler in place of ours."""
-        return self._handlers.get(number, real) if real == self._come else real
+        return self._handlers.get(number, real) if real == self._on_signal else real
 
     def set_timer(self, real: Callable[..., Any], arguments: tuple[Any, ...], sets: bool, agreed: Agreed) -> Any:
         """Set or stop the script's timer. One that fired on some rank before is heeded first, on all.
@@ -198,7 +198,7 @@ class Signals:
         finally:
             self._is_alone -= 1
 
-    def _come(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         """Be the handler of this process."""
         if os.getpid() != self._process or self._is_alone:  # a child of the script's own is no rank
             self._run(number, frame)
