@@ -516,7 +516,7 @@ def handlers_of_before():
     ddp_patch.disable()
     given += [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)]
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    names = [getattr(handler, "__name__", str(handler)) for handler in given]
+    names = [handler.__name__ if callable(handler) else str(int(handler)) for handler in given]
     return own is signal.default_int_handler, names
 
 
