@@ -20,7 +20,7 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..structure import leaves, map_leaves
 from .argument_names import argument_names
-from .calls import Call, unwrap_compiled
+from .calls import Call
 from .items import row_count_of_lists
 
 
@@ -35,7 +35,15 @@ class LocalArgs:
     holds_dealt_tensors: bool = False  # made of plain tensors of the script's, along the dimension that was chosen
     is_of_several_batches: bool = False  # it has rows of several batches, and is not cut
     items: int | None = None  # entries of its lists, one for each row; it is not cut
-    ambiguity: str = ""  # why a plain argument's batch dimension cannot be told; the arguments are of no use then
+    ambiguity: str = ""  # why a plain argument's batch dimension cannot be told; it is not cut
+
+    @property
+    def why_uncut(self) -> str:
+        """Why a forward runs on batches whatever it does; empty if its arguments are cut."""
+        if self.is_of_several_batches:
+            return "it is called with batches of different sizes"
+        of_items = "it is given a list with an entry for each row, and every rank does what it does entry by entry"
+        return self.ambiguity if self.items is None else of_items
 
     @functools.cached_property
     def leaves(self) -> list[tuple[str, Any]]:
@@ -121,7 +129,7 @@ def _enter_with(
         if name not in batch_dims and key in memory:
             recorded = memory[key]
             at = recorded if recorded is not None and leaf.shape[recorded] == layout.total else None
-        elif name not in batch_dims and dim not in dims and (why := _ambiguity(name, leaf, layout.total, dims, call)):
+        elif name not in batch_dims and dim not in dims and (why := _ambiguity(name, leaf, layout.total, dims)):
             ambiguities.append(why)
             return leaf
         else:
@@ -146,15 +154,14 @@ def _plain_dim(name: str, leaf: Tensor, rows: int, dims: set[int], batch_dims: M
     return expected[0]
 
 
-def _ambiguity(name: str, leaf: Tensor, rows: int, dims: set[int], call: Call) -> str:
+def _ambiguity(name: str, leaf: Tensor, rows: int, dims: set[int]) -> str:
     fitting = [dim for dim, size in enumerate(leaf.shape) if size == rows]
     if len(fitting) < 2 or dims.isdisjoint(fitting):
         return ""
-    kind = type(unwrap_compiled(call.module)).__name__
     return (
-        f"{kind}: dimensions {' and '.join(map(str, fitting))} of {name!r}, shape "
-        f"{tuple(leaf.shape)}, equal the batch size {rows}, so the batch dimension cannot be told. "
-        f"Write ddp_patch.enable(batch_dims={{{name!r}: None}}) if it is not a batch, or its dimension if it is."
+        f"dimensions {' and '.join(map(str, fitting))} of {name!r}, shape {tuple(leaf.shape)}, equal the batch size, "
+        f"so its batch dimension cannot be told. Write ddp_patch.enable(batch_dims={{{name!r}: None}}) if it is not a "
+        "batch, or its dimension if it is"
     )
 
 

@@ -15,7 +15,6 @@ from ..batch.row_sums import noticed
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling import compiled
-from ..calling.call_mode import CallMode
 from ..calling.call_mode_replay import CallModeReplay
 from ..calling.calls import Call, described
 from ..calling.census import ModuleContents
@@ -188,20 +187,6 @@ class Forwards:
                 if is_first:  # which is why neither batches nor rows would do
                     self._world.ledger.on_whole[described(call.module)] = f"its forward raises {raised(error)}"
                 raise
-
-    def run_ambiguous(self, call: Call, reason: str) -> Any:
-        """Run a call on batches whose batch dimension is ambiguous: of masks, say, of texts as long as there are texts.
-
-        Raises:
-            BatchError: for this reason, if the script makes the call, not a model: it can say what it means.
-        """
-        if not self.intercept_depth and not self._replay.is_on:
-            raise BatchError(reason)
-        if self._replay.is_on:
-            self._replay.next_mode_of(call.module)
-        self._replay.record(call.module, CallMode.OBSERVED)
-        with self.without_interception():
-            return call.as_written()
 
     def has_averaged_gradient(self, is_trained: Callable[[torch.Tensor], bool], tensor: torch.Tensor) -> bool:
         """Tell whether a tensor's gradient reaches parameters of replicas alone, for which DDP averages it.

@@ -39,8 +39,6 @@ from .shares import WorkShares
 from .trained import Trained
 
 _SEEN_ELSEWHERE = SplitDecision(CallMode.ROWS, "it was computed on rows before")
-_OF_SEVERAL = "it is called with batches of different sizes"
-_OF_ITEMS = "it is given a list with an entry for each row, and every rank does what it does entry by entry"
 
 
 class Replicas:
@@ -141,8 +139,6 @@ class Replicas:
         local = self.decisions.cut(call, self.rows, self.forwards.intercept_depth == 0, self.forwards.items)
         if local is None:
             return self.forwards.on_whole(call)
-        if local.ambiguity:
-            return self.forwards.run_ambiguous(call, local.ambiguity)
         if contents.is_substituted:
             self._world.ledger.note(f"{described(call.module)}: functional_call computes the whole batch")
             return self.forwards.on_whole(call)
@@ -168,11 +164,15 @@ class Replicas:
             self._world.ledger.on_batches[described(call.module)] = "a module inside it has hooks, which see batches"
             self._news = self._news or self.hooks.is_new(call.module, contents)
             return self.forwards.on_batches_with_interception(call, local), False
-        if local.is_of_several_batches or local.items is not None:
+        if reason := local.why_uncut:
             key = id(call.module), call.module.training
             self._news = self._news or key not in self._uncut
             self._uncut[key] = call.module
-            self._world.ledger.on_batches[described(call.module)] = _OF_SEVERAL if local.items is None else _OF_ITEMS
+            self._world.ledger.on_batches[described(call.module)] = reason
+            if local.ambiguity:  # which a later call may tell, before this one is computed again
+                if self.replay.is_on:
+                    self.replay.next_mode_of(call.module)
+                self.replay.record(call.module, CallMode.BATCHES)
             return self.forwards.on_batches_with_interception(call, local), False
         form = self.decisions.form(call, local, contents)
         decision = self.decisions.lookup(call, local, form)

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from parity.gradient_habits import descend, everything
 from torch.optim import SGD
 from torch.utils.data import DataLoader, TensorDataset
@@ -454,3 +455,114 @@ def points_that_a_mask_picks():
         return first(x[kept].reshape(x.size(0), -1, 3)) + x[kept].mean()
 
     return clouds(picks)
+
+
+class Beside(nn.Module):
+    """A forward that is given something as large as the batch in two dimensions."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.first, self.last, self.how = nn.Linear(4, 6), nn.Linear(6, 3), how
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
+
+    def forward(self, x, other=None):
+        return self.last(self.how(self, self.first(x).tanh(), other))
+
+
+def beside(how, other, batch_size=5, dims=2):
+    """Texts of 5 words, 5 at a time, and a tensor of 5 x 5; the last batch has 2."""
+    torch.manual_seed(0)
+    model = Beside(how)
+    optimizer, said = SGD(model.parameters(), 0.1), []
+    for x, y in texts(batch_size):
+        x, y = (x, y) if dims == 3 else (x[:, 0], y[:, 0])
+        out = model(x, other(x))
+        said.append(descend(F.cross_entropy(out.flatten(0, -2), y.flatten()), optimizer).item())
+    model.eval()
+    with torch.no_grad():
+        said += [model(x if dims == 3 else x[:, 0], other(x)).sum().item() for x, _ in texts(batch_size)]
+    return said + everything(model)
+
+
+def square(x):
+    return torch.arange(float(len(x) ** 2)).view(len(x), len(x)).sin()
+
+
+def squares_of_codes_or_neighbours():
+    codes = beside(lambda self, h, other: h * other[:, :1] + other.sum(), square)
+    near = beside(lambda self, h, other: other.softmax(1) @ h, square)
+    return codes + near + beside(lambda self, h, other: h.index_add(0, other.argmax(1), h), square)
+
+
+def squares_of_words():
+    def attends(self, h, other):
+        return self.attention(h, h, h, attn_mask=other)[0]
+
+    def added(self, h, other):
+        return F.scaled_dot_product_attention(h, h, h, attn_mask=other > 0) + other[..., None]
+
+    def words(x):
+        return square(x[0])
+
+    return beside(attends, words, dims=3) + beside(added, lambda x: words(x)[:1], dims=3)
+
+
+def squares_computed_again_in_backward():
+    def again(self, h, other):
+        return torch.utils.checkpoint.checkpoint(
+            lambda h, other: (h @ other[:6, :1].new_ones(6, 6)).tanh() * other[:, 1:2], h, other, use_reentrant=False
+        )
+
+    return beside(again, square)
+
+
+def squares_that_are_trained():
+    torch.manual_seed(1)
+    table = torch.randn(5, 5, requires_grad=True)
+    said = beside(lambda self, h, other: other @ h, lambda x: table[: len(x), : len(x)])
+    return said + table.grad.flatten().tolist()
+
+
+def squares_of_a_script_that_turns_its_batches():
+    """Sequence first, as torchtext gave them: some texts are as long as there are texts."""
+
+    def batches():
+        drawn = torch.Generator().manual_seed(5)
+        rows = [torch.randint(0, 5, (2, size), generator=drawn) for size in (5, 5, 5, 5, 5, 3, 5, 5, 6, 5, 5)]
+        pad = nn.utils.rnn.pad_sequence
+        return DataLoader(rows, 5, collate_fn=lambda rows: (pad([r[0] for r in rows]), pad([r[1] for r in rows][::-1])))
+
+    torch.manual_seed(0)
+    model = Turned()
+    optimizer, said = SGD(model.parameters(), 0.1), []
+    for x, y in batches():
+        said.append(descend(model(x.transpose(0, 1), y.transpose(0, 1)[:, :-1]).sin().mean(), optimizer).item())
+    return said + everything(model)
+
+
+class Turned(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.last = nn.Embedding(5, 4), nn.Linear(4, 5)
+
+    def forward(self, x, y):
+        return self.last(self.words(x).mean(1, keepdim=True) + self.words(y))
+
+
+def squares_that_a_packed_sequence_came_to():
+    class Scores(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.arange(6.0))
+
+        def forward(self, e, y):
+            return (e * self.weight).gather(2, y.unsqueeze(2)).mean()
+
+    torch.manual_seed(0)
+    model, scores = Stepwise(None), Scores()
+    optimizer, said = SGD([*model.parameters(), *scores.parameters()], 0.1), []
+    for x, y in texts(5):
+        packed = nn.utils.rnn.pack_padded_sequence(x, [5] * len(x), batch_first=True)
+        out, _ = nn.utils.rnn.pad_packed_sequence(model.layers(packed)[0], batch_first=True)
+        said.append(descend(scores(out, y), optimizer).item())
+    return said + everything(model) + everything(scores)
