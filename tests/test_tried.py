@@ -90,6 +90,39 @@ def test_a_forward_that_looks_at_the_whole_batch_pays_for_that_function_alone(ra
         assert found[-1] == found[-2], found
 
 
+class Kernels(nn.Module):
+    """A kernel for each row, as groups of channels; features at lists of places; sums at places of time."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        kernels = self.first(x).tanh()
+        h = F.conv1d(x.view(1, -1, 3), kernels.view(-1, 2, 3), padding=1, groups=len(x)).view(len(x), 3)
+        sums = h.new_zeros(x.size(0), 6).index_add_(1, torch.tensor([0, 2, 2]), h)
+        return self.last(sums[:, [0, 1, 0, 2, 1, 2]] * kernels[:, [5, 4, 3, 2, 1, 0]])
+
+
+def on_batches(kind):
+    model = kind()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in DataLoader(TensorDataset(torch.randn(64, 6), torch.randint(0, 3, (64,))), 8):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    ledger = ddp_patch.report().ledger
+    return {**ledger.on_batches, **ledger.on_whole}
+
+
+def kernels_on_batches():
+    return on_batches(Kernels)
+
+
+def test_what_each_row_does_by_itself_stays_on_rows(ranks):
+    assert ranks.call(kernels_on_batches, 2).ok().results == [{}, {}]
+
+
 def forms():
     """Call a function with another shape each time, as texts have."""
     for length in range(5000):

@@ -31,7 +31,7 @@ def check_bounds(name: str, args: Sequence[Any]) -> None:
     else:
         return
     for size, index in pairs:
-        if isinstance(index, Tensor) and index.dtype in _INTEGERS and index.numel():
+        if isinstance(index, Tensor) and index.dtype in _INTEGERS and index.numel() and not index.is_meta:
             low, high = index.aminmax()
             if low < -size or high >= size:
                 raise IndexError(f"an index of {int(low)} to {int(high)} is out of bounds for {size} rows")

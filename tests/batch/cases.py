@@ -385,6 +385,57 @@ def scatters(r):
     return Call(r.choice(forms if local else whole), [(x, dim), (index, dim), (more, dim)], local)
 
 
+def places(r):
+    """At places of another dimension, which are the same in every row."""
+    x, dim = batch(r, dims=3)
+    d = r.choice([i for i in range(3) if i != dim])
+    shape = list(x.shape)
+    shape[d] = r.randint(1, x.shape[d])
+    index, more = (
+        torch.randperm(x.shape[d], generator=generator(r))[: shape[d]],
+        torch.rand(shape, generator=generator(r)),
+    )
+    forms = [
+        lambda x, i, y: x.index_add(d, i, y),
+        lambda x, i, y: (x * 1).index_add_(d - 3, i, y, alpha=0.5).exp(),
+        lambda x, i, y: torch.index_add(x, d, index=i, source=y),
+        lambda x, i, y: torch.zeros_like(x).index_copy_(d, i, y) * x,
+        lambda x, i, y: x.index_copy(d, i, y),
+        lambda x, i, y: x.index_fill(d, i, 2.0),
+        lambda x, i, y: (x * 1).index_fill_(d, i, value=0.5),
+        lambda x, i, y: x.index_reduce(d, i, y, "amax", include_self=False),
+        lambda x, i, y: x[(slice(None),) * d + (i.tolist(),)] * y,
+    ]
+    whole = [lambda x, i, y: x.index_fill(dim, i * 0, 2.0), lambda x, i, y: torch.zeros(x.shape).index_add(d, i, y)]
+    local = r.random() < 0.8
+    return Call(r.choice(forms if local else whole), [(x, dim), (index, None), (more, dim)], local)
+
+
+def kernels(r):
+    """A kernel for each image, which lie side by side as channels."""
+    rows, c, o = r.randint(4, 11), r.randint(1, 3), r.randint(1, 3)
+    x, w = (torch.rand(rows, n, 5, 5, generator=generator(r)) for n in (c, o * c))
+    bias = torch.rand(rows, o, generator=generator(r))
+
+    def side_by_side(x):
+        return x.reshape(1, -1, *x.shape[2:])
+
+    forms = [
+        lambda x, w, b: F.conv2d(side_by_side(x), w.reshape(-1, c, 5, 5), groups=rows).view(rows, o),
+        lambda x, w, b: torch.conv2d(side_by_side(x), w.reshape(-1, c, 5, 5), b.reshape(-1), 1, 1, 1, rows).sum((2, 3)),
+        lambda x, w, b: F.conv_transpose2d(side_by_side(x), w.reshape(-1, o, 5, 5), groups=rows).view(rows, o, 9, 9),
+        lambda x, w, b: F.conv2d(side_by_side(x), x[..., :2, :2].reshape(-1, 1, 2, 2), groups=rows * c) * 2,
+        lambda x, w, b: F.batch_norm(side_by_side(x), None, None, None, None, True),
+        lambda x, w, b: F.batch_norm(side_by_side(x), None, None, x.mean((2, 3)).reshape(-1), training=True),
+    ]
+    whole = [
+        lambda x, w, b: F.conv2d(side_by_side(x), torch.ones(rows * c, 1, 2, 2), groups=rows * c),
+        lambda x, w, b: F.conv2d(side_by_side(x), w[:1].reshape(-1, c, 5, 5).repeat(1, rows, 1, 1)),
+    ]
+    local = r.random() < 0.8
+    return Call(r.choice(forms if local else whole), [(x, 0), (w, 0), (bias, 0)], local)
+
+
 def lookups(r):
     """Of tables that every rank has whole, by indices that are a batch."""
     k, d = r.randint(2, 6), r.randint(1, 4)
@@ -1002,6 +1053,8 @@ CASES = {
     "moves": moves,
     "columns": columns,
     "scatters": scatters,
+    "places": places,
+    "kernels": kernels,
     "lookups": lookups,
     "permutations": permutations,
     "products": products,
@@ -1021,6 +1074,8 @@ CASES = {
 REPEATS = {
     "compared": 40,
     "scatters": 40,
+    "places": 40,
+    "kernels": 40,
     "lookups": 24,
     "ternary": 20,
     "casts": 20,

@@ -1,4 +1,4 @@
-"""Models that compute more than an output for each row: losses inside forward, packed sequences, compiled code."""
+"""Models that compute more than an output for each row: losses, packed sequences, compiled code, kernels for each."""
 
 import collections
 import functools
@@ -6,7 +6,7 @@ import functools
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from parity.gradient_habits import descend, loop
+from parity.gradient_habits import descend, everything, loop
 from parity.habits import data, state
 from parity.later_habits import ClampedGradient, Net, fit
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
@@ -1117,3 +1117,88 @@ def caches_that_begin_empty():
 
     torch.manual_seed(0)
     return fit(Net())
+
+
+class PerSample(nn.Module):
+    """Computes with a kernel for each image, side by side as channels."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.first, self.style, self.last = nn.Conv2d(2, 3, 3, padding=1), nn.Linear(3, 6), nn.LazyConv2d(2, 1)
+        self.weight, self.how = nn.Parameter(torch.randn(1, 4, 3, 3, 3)), how
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("var", torch.ones(3))
+
+    def forward(self, x):
+        h = self.first(x)
+        return self.last(self.how(self, h, self.style(h.mean((2, 3))))).mean((2, 3))
+
+
+def per_sample(how):
+    torch.manual_seed(0)
+    model = PerSample(how)
+    model(torch.randn(2, 2, 6, 6))
+    optimizer, said = SGD(model.parameters(), 0.1), []
+    for x, y in DataLoader(TensorDataset(torch.randn(23, 2, 6, 6), torch.arange(23) % 2), 5):
+        said.append(descend(F.cross_entropy(model(x), y), optimizer).item())
+    return said + everything(model)
+
+
+def modulated(self, h, style, bias=False):
+    b, c = h.shape[:2]
+    weight = self.weight * style[:, :3].view(b, 1, c, 1, 1)
+    weight = weight * torch.rsqrt(weight.pow(2).sum([2, 3, 4]) + 1e-8).view(b, 4, 1, 1, 1)
+    return weight, (style[:, :4].reshape(-1) if bias else None)
+
+
+def kernels_of_samples_as_groups():
+    def how(self, h, style, bias=False):
+        (weight, bias), (b, c, *space) = modulated(self, h, style, bias), h.shape
+        out = F.conv2d(h.view(1, b * c, *space), weight.view(b * 4, c, 3, 3), bias, padding=1, groups=b)
+        return out.view(b, 4, *space)
+
+    def upsampled(self, h, style):
+        (weight, _), (b, c, *space) = modulated(self, h, style), h.shape
+        weight = weight.transpose(1, 2).reshape(b * c, 4, 3, 3)
+        out = F.conv_transpose2d(h.reshape(1, b * c, *space), weight, stride=2, padding=0, groups=b)
+        return out.view(b, 4, *out.shape[2:])
+
+    return per_sample(how) + per_sample(lambda self, h, style: how(self, h, style, True)) + per_sample(upsampled)
+
+
+def kernels_of_samples_for_each_channel():
+    def how(self, h, style):
+        b, c = h.shape[:2]
+        out = F.conv2d(h.reshape(1, b * c, 6, 6), h[:, :, :3, :3].reshape(b * c, 1, 3, 3), groups=b * c)
+        return out.view(b, c, out.size(2), out.size(3))
+
+    return per_sample(how)
+
+
+def kernels_of_samples_that_meet_others():
+    def shared(self, h, style):  # one kernel for all, in groups of channels of a sample
+        b, c = h.shape[:2]
+        return F.conv2d(h.reshape(1, b * c, 6, 6), self.weight[0, :3, :1].repeat(b, 1, 1, 1), groups=b * c).view(
+            b, c, 4, 4
+        )
+
+    def pairs(self, h, style):  # groups of channels that are those of two samples
+        b, c = h.shape[:2]
+        if b % 2:
+            return h
+        weight = style[:, :3].reshape(b * c, 1, 1, 1).expand(b * c, 2 * c, 3, 3)
+        return F.conv2d(h.reshape(1, b * c, 6, 6), weight, groups=b // 2).view(b, c, 4, 4)
+
+    return per_sample(shared) + per_sample(pairs)
+
+
+def norms_of_samples_as_channels():
+    def how(self, h, style, keeps=True):
+        b, c = h.shape[:2]
+        mean, var = (self.mean.repeat(b), self.var.repeat(b)) if keeps else (None, None)
+        weight, bias = style[:, :3].contiguous().view(-1), style[:, 3:].contiguous().view(-1)
+        out = F.batch_norm(h.reshape(1, b * c, 6, 6), mean, var, weight, bias, True, 0.1, 1e-5)
+        told = 0.0 if mean is None else mean.view(b, c).mean(0).detach().view(1, c, 1, 1)
+        return out.view(b, c, 6, 6) + told
+
+    return per_sample(how) + per_sample(lambda self, h, style: how(self, h, style, False))

@@ -30,6 +30,7 @@ from . import (
     products,
     quick,
     reductions,
+    samples_as_channels,
     sequences,
     shapes,
     shapes_in_place,
@@ -39,7 +40,7 @@ from . import (
 # Rules that look at more than a name; a later one counts.
 _MODULES = (
     metadata, elementwise, shapes, indexing, joining, losses, factories, autograd, autograd_calls, dims, networks,
-    products, contractions, sequences, dropout, copies, writes, shapes_in_place,
+    samples_as_channels, products, contractions, sequences, dropout, copies, writes, shapes_in_place,
 )  # fmt: skip
 _OWNERS = (torch, torch.Tensor, F, torch.special, torch.linalg)
 

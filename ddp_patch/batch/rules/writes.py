@@ -101,6 +101,24 @@ def scatter(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
     if dim % batch.dim() == batch._layout.dim or any(getattr(t, "_layout", None) != batch._layout for t in tensors):
         return NotImplemented
+    return _written(func, batch, args, kwargs)
+
+
+def index_columns(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.index_add(1, columns, y)``, ``index_copy``, ``index_fill`` and their like: local if ``y`` is dealt alike."""
+    given = dict(zip(("input", "dim", "index", "source"), args, strict=False)) | kwargs
+    batch, dim, index, source = given.get("input"), given.get("dim"), given.get("index"), given.get("source", 0)
+    source = given.get("value", source)
+    if not isinstance(batch, BatchTensor) or type(dim) is not int or kwargs.get("out") is not None:
+        return NotImplemented
+    if not isinstance(index, Tensor) or isinstance(index, BatchTensor) or dim % batch.dim() == batch._layout.dim:
+        return NotImplemented
+    if isinstance(source, Tensor) and getattr(source, "_layout", None) != batch._layout:
+        return NotImplemented
+    return _written(func, batch, args, kwargs)
+
+
+def _written(func: Any, batch: BatchTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     writes = writes_in_place(func, kwargs)
     if writes and is_whole_shared(batch):
         return NotImplemented
@@ -118,4 +136,10 @@ def rules() -> list[tuple[Any, Rule]]:
         *((f, scatter) for f in (torch.scatter, Tensor.scatter, torch.scatter_add, Tensor.scatter_add)),
         *((f, scatter) for f in (torch.scatter_reduce, Tensor.scatter_reduce)),
         *((f, scatter) for f in (Tensor.scatter_, Tensor.scatter_add_, Tensor.scatter_reduce_)),
+        *((f, index_columns) for f in (torch.index_add, torch.index_copy, torch.index_fill, torch.index_reduce)),
+        *((f, index_columns) for f in (Tensor.index_add, Tensor.index_copy, Tensor.index_fill, Tensor.index_reduce)),
+        *(
+            (f, index_columns)
+            for f in (Tensor.index_add_, Tensor.index_copy_, Tensor.index_fill_, Tensor.index_reduce_)
+        ),
     ]
