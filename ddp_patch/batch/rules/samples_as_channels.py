@@ -48,6 +48,8 @@ def convolution(dims: int, names: tuple[str, ...]) -> Rule:
 
 def _local_groups(of_input: Layout, of_weight: Layout, groups: int) -> Layout | None:
     """Tell how groups of channels are dealt; None if one is of several ranks, or a rank has none."""
+    if groups < 1 or of_input.total % groups or of_weight.total % groups:
+        return None  # an error of torch's
     found, other = (layout.divided(layout.total // groups, 0) for layout in (of_input, of_weight))
     if found is None or other is None or not found.lies_as(other) or 0 in found.counts:
         return None
