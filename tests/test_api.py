@@ -380,6 +380,7 @@ os.write(2, json.dumps([under, after, type(out) is torch.Tensor, list(out.shape)
         assert json.loads(text) == [[False, True, True], [True, True, True], True, [5, 1]]
 
 
+@pytest.mark.slow
 def test_copies_of_a_model_name_the_class_its_author_wrote(ranks, tmp_path):
     source = f"""{MODEL}
 model, _ = train()
@@ -402,6 +403,7 @@ os.write(2, json.dumps([names, same, b"ddp_patch" in pickle.dumps(model), type(m
         assert json.loads(text) == [[[True, True]] * 3 + [[True]], [True] * 4, False, False]
 
 
+@pytest.mark.slow
 def test_the_other_ranks_speak_again_after_disable(ranks, tmp_path):
     source = """
 import ddp_patch, os
@@ -421,6 +423,7 @@ print("four")
     assert outcome.stdout[1] == "two\nchild two\nfour\n"
 
 
+@pytest.mark.slow
 def test_the_context_of_a_rank_ends_with_the_scripts_own_exception(ranks, tmp_path):
     source = """
 import ddp_patch, sys, torch
@@ -523,6 +526,7 @@ except ddp_patch.OptionError as error:
         assert "sync_batchnorm=False" in text
 
 
+@pytest.mark.slow
 def test_another_number_of_processes_than_the_launchers_is_refused(ranks, tmp_path):
     source = """
 import ddp_patch, os, sys

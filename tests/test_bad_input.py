@@ -465,6 +465,7 @@ def losses(text):
     return [float(line) for line in text.split()]
 
 
+@pytest.mark.quick("Masked()-x, mask", "torch.nn.DataParallel(Masked())-x, mask=mask")
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("model", MODELS)
 def test_a_call_whose_batch_dimension_cannot_be_told_runs_on_batches(ranks, tmp_path, model, call):
@@ -585,6 +586,7 @@ def test_statistics_are_not_updated_twice_where_a_compiled_loss_must_be_one_grap
     assert "updated statistics before that was known. Write fullgraph=False." in said
 
 
+@pytest.mark.slow
 def test_a_model_that_is_seen_to_need_the_whole_batch_gets_it(ranks, tmp_path):
     middle = SUMMED.replace(".mean(0)", ".median(0).values")
     script = write(tmp_path, middle.replace("MODEL", "Summed()").replace("FROM", "0"))

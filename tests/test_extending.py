@@ -315,6 +315,7 @@ def one_row_of_three():
     return "nothing"
 
 
+@pytest.mark.slow
 def test_a_registration_that_is_not_true_on_one_rank_ends_them_all(ranks):
     outcome = ranks.call(one_row_of_three, 2)
     assert not outcome.late

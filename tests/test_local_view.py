@@ -116,7 +116,7 @@ ALIKE = [
 FOR_ALIKE = {"unused_parameters": {"find_unused_parameters": True}}
 
 
-@pytest.mark.quick("batch_norm_computed_again-True-2", "a_parameter_beside-2", "exact_tail-53-2", "unused_parameters-2")
+@pytest.mark.quick("a_parameter_beside-2", "exact_tail-53-2", "unused_parameters-2")
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("case", ALIKE, ids=lambda case: "-".join(map(str, case)))
 def test_with_even_shares_ranks_learn_what_one_process_learns(ranks, case, nproc):

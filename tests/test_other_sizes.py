@@ -112,8 +112,8 @@ def trained(sizes):
     """Losses and gradients by net, and how many calls were decided on."""
     from ddp_patch.deciding.decisions import SplitDecisions
 
-    decided, real = [], SplitDecisions.first
-    SplitDecisions.first = functools.wraps(real)(lambda *args: [decided.append(1), real(*args)][1])
+    decided, real = [], SplitDecisions.first_call
+    SplitDecisions.first_call = functools.wraps(real)(lambda *args: [decided.append(1), real(*args)][1])
     torch.set_default_dtype(torch.float64)
     said = {}
     for name, (body, layers, shape) in {**ASK_NOTHING, **OTHERS}.items():
@@ -132,7 +132,7 @@ def trained(sizes):
             optimizer.step()
             found += [loss.item(), *y.shape]
         said[name] = [found, len(decided)]
-    SplitDecisions.first = real
+    SplitDecisions.first_call = real
     ddp_patch.disable()
     return said
 

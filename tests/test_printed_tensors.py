@@ -44,7 +44,7 @@ SHOWN = {  # of outputs z (12, 3), classes y (12,), the model's other outputs h 
     "margins": lambda z, y, h, m: [F.soft_margin_loss(m, 2.0 * (y > 0).to(m.dtype) - 1), F.multi_margin_loss(z, y)],
     "sums": lambda z, y, h, m: (z.sum(), z.mean(), z.sum(0), z.mean(0), z.mean((0, 1)), z.mean(0, keepdim=True)),
     "extremes": lambda z, y, h, m: (z.max(), z.min(), z.amax(0)),
-    "spread": lambda z, y, h, m: (z.std(), z.var(0), z.norm()),
+    "spread": lambda z, y, h, m: (z.std(), z.var(0), *torch.std_mean(z, 0), *torch.var_mean(z), z.norm()),
     "of a loss": lambda z, y, h, m: (F.cross_entropy(z, y) / 2, z.mean() + 0.1 * z.pow(2).mean(), -z.mean()),
     "by number": lambda z, y, h, m: (z[0], z[2:5], z[y > 0], z.t(), z.view(4, 9)),
     "together": lambda z, y, h, m: (torch.cat([z, z]), torch.stack([z, z]), z @ z.t()),

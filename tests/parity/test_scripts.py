@@ -62,7 +62,7 @@ def compare_files(ours, theirs):
 RUNS = [(script, nproc) for i, script in enumerate(SCRIPTS) for nproc in ([2, 3, 4] if THOROUGH else [2 + i % 3])]
 
 
-@pytest.mark.quick("tiny", "no_loader")
+@pytest.mark.quick("tiny")
 @pytest.mark.thorough
 @pytest.mark.parametrize(("script", "nproc"), RUNS, ids=lambda part: getattr(part, "stem", str(part)))
 def test_script_prints_and_saves_what_one_process_does(ranks, script, nproc):

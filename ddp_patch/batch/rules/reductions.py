@@ -10,8 +10,10 @@ from torch import Tensor
 
 from ..crossings import all_reduce
 from ..forms import full_tensor_if_gathered, to_local
-from ..pending_tensor import pending_reduction
+from ..nodes import named
+from ..pending_tensor import PendingTensor, pending_reduction, wait_for
 from ..tensor import BatchTensor, Rule
+from ..transforms import is_wrapped
 from ..world import World
 from .dims import along, named_dims
 from .elementwise import broadcast_dims, common_layout, cutter
@@ -59,6 +61,7 @@ def over(name: str) -> Rule:
 def variance(name: str) -> Rule:
     """Make the rule of ``var``, ``std``, ``var_mean`` or ``std_mean``: a mean, and squared distances from it."""
     local = along(name, 1, None)
+    node = "".join(word.capitalize() for word in name.split("_")) + "Backward0"
 
     def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = local(func, args, kwargs)
@@ -78,12 +81,31 @@ def variance(name: str) -> Rule:
         if name.startswith("std"):
             is_zero = spread == 0  # where torch's gradient is 0, and that of the root infinite
             spread = torch.where(is_zero, 0.0, torch.where(is_zero, 1.0, spread).sqrt())
-        spread = spread.to(batch.dtype)
+        spread = _called(spread.to(batch.dtype), node)
         if not name.endswith("_mean"):
             return spread
-        return spread, (mean if keepdim else mean.squeeze(dims)).to(batch.dtype)
+        return spread, _called((mean if keepdim else mean.squeeze(dims)).to(batch.dtype), node)
 
     return rule
+
+
+class _Same(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+
+def _called(result: Tensor, node: str) -> Tensor:
+    """Give a result whose node has the name of one process's, for a script that prints it."""
+    if World.get().observation is not None or is_wrapped(result):
+        return result
+    if isinstance(result, PendingTensor):
+        wait_for(result)
+    return named(_Same, node)(result) if type(result) is Tensor and result.requires_grad else result
 
 
 def _of_variance(batch: BatchTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, float, bool] | None:
