@@ -92,7 +92,7 @@ def variance(name: str) -> Rule:
 class _Same(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        return tensor.view_as(tensor)
+        return tensor.clone()  # a view would not take what is written to it
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
