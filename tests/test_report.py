@@ -75,6 +75,22 @@ class Keeps(Layer):
         return self.all[-1] * 2
 
 
+class KeepsInAnAttribute(Layer):
+    def forward(self, x):
+        self.last = self.linear(x)
+        return self.last * 2
+
+
+class GoesOn(Layer):
+    def __init__(self):
+        super().__init__()
+        self.last = torch.zeros(8, 6)
+
+    def forward(self, x):
+        self.last = self.linear(x) + self.last.detach() / 2
+        return self.last
+
+
 class Returns(Layer):
     def forward(self, x):
         last = self.linear(x)
@@ -179,6 +195,7 @@ PAIRS = {  # what is said, whether with the line, what to write instead -> a mod
         ChoosesByWeights,
     ),
     ("keeps a batch for later", False, "Return it instead"): (Keeps, Returns),
+    ("looks at a batch that it was not given", False, "Give it as an argument"): (GoesOn, KeepsInAnAttribute),
     ("a tensor of shape (6,) that is no parameter of the module is trained", True, "Make it a parameter"): (
         TrainsAnother,
         TrainsItsOwn,

@@ -6,7 +6,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -18,9 +18,28 @@ from .layout import Layout
 from .names import function_name
 from .strides import empty_whole, leader, scaled, tell_their_order
 
+NOT_GIVEN = (
+    "its forward looks at a batch that it was not given, such as one that its last call left in an attribute. Give it "
+    "as an argument"
+)
+
 
 class Refused(Exception):
-    """What cannot be tried, on copies of a module and by each rank for itself."""
+    """What cannot be tried, on copies of a module and by each rank for itself.
+
+    The forward that is tried may catch it: what was refused last is noted.
+    """
+
+    latest: ClassVar[str] = ""
+
+    def __init__(self, why: str) -> None:
+        """Refuse.
+
+        Args:
+            why: in the words of the report.
+        """
+        super().__init__(why)
+        Refused.latest = why
 
 
 _counts = itertools.count(1)  # of this process, the same on every rank
@@ -75,7 +94,7 @@ class Collectives(ABC):
     def all_gather_rows(self, rows: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Concatenate the ranks' rows in row order along ``layout.dim``."""
         if self.skips_collectives:  # some ranks alone may come here: a single row fits where several do not
-            raise Refused("its forward looks at rows of other ranks, in a batch that it was not given")
+            raise Refused(NOT_GIVEN)
         # Bytes travel: gloo has no all_gather of bool, complex or 8-bit floats.
         local = rows.detach().movedim(layout.dim, 0).resolve_conj().resolve_neg().contiguous()
         longest = max(layout.counts)

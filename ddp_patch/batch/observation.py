@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import weakref
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from ..ledger import model_line
 from ..structure import leaves
+from .kept_batches import KeptBatches
 from .picks import Picks
 from .tried_calls import TriedCall
 
@@ -75,8 +75,8 @@ class Observation:
         self.sees_gradients_apart = False  # those of what every rank has whole are looked at when it is over
         self._paused = False
         self._reduces = layout is not None
-        self._may_be_kept: set[int] = set()
-        self._made: dict[int, weakref.ref[Any]] = {}
+        self.kept = KeptBatches()
+        self.places: tuple[Any, ...] = ()  # attributes in which the forward leaves batches
         self.picks = Picks()
 
     def note_whole_batch_use(self) -> None:
@@ -151,12 +151,17 @@ class Observation:
     @contextmanager
     def reducing(self) -> Iterator[None]:
         """Surround a loss function, which may look at the whole batch."""
-        with self.recomputed(), self.paused():
+        with self._not_reducing(), self.paused():
             yield
 
     @contextmanager
     def recomputed(self) -> Iterator[None]:
         """Surround what is computed again in backward, where nothing tells a loss which rows it is of."""
+        with self._not_reducing(), self.kept.made_again():
+            yield
+
+    @contextmanager
+    def _not_reducing(self) -> Iterator[None]:
         before, self._reduces = self._reduces, False
         try:
             yield
@@ -193,19 +198,11 @@ class Observation:
         if not self._paused and any(leaf.requires_grad and not self._is_own(leaf, ()) for leaf in plain):
             self.forbid_split("an autograd function is given a sum over the batch", at_line=True)
 
-    def note_new_batch(self, batch: Any) -> None:
-        """Note a batch that the forward made."""
-        self._made[id(batch)] = weakref.ref(batch)
-
     def note_resize(self, batch: Any) -> None:
         """Note a batch that is resized in place: rows that the forward is given would be, and their batch not."""
-        if id(batch) not in self._made:
+        if not self.kept.is_made(batch):
             why = f"{self.function} changes the sizes of what the forward is given"
             self.forbid_split(why, "Write the form that returns a new tensor", at_line=True)
-
-    def allow_keeping(self, kept: Any) -> None:
-        """Let these outlive the forward: torch keeps them, to compute with them again."""
-        self._may_be_kept.update(id(leaf) for _, leaf in leaves(kept))
 
     @contextmanager
     def calling(self, function: str, is_known: bool) -> Iterator[None]:
@@ -232,16 +229,3 @@ class Observation:
             yield
         finally:
             self._paused = before
-
-    def check_kept(self, outputs: Any, arguments: list[tuple[Any, int]]) -> None:
-        """Note batches that are still held by something else than the outputs.
-
-        Args:
-            outputs: of the forward.
-            arguments: batches among its arguments, with ``sys.getrefcount`` of each before the call.
-        """
-        returned = [leaf for _, leaf in leaves(outputs)]
-        ids = {id(leaf) for leaf in returned} | self._may_be_kept
-        kept = [batch for ref in self._made.values() if (batch := ref()) is not None and id(batch) not in ids]
-        if kept or any(id(batch) not in ids and sys.getrefcount(batch) > count for batch, count in arguments):
-            self.forbid_split("its forward keeps a batch for later", "Return it instead")

@@ -139,7 +139,7 @@ def _made_like(form: Tensor, layout: Layout) -> BatchTensor:
     batch: BatchTensor = Tensor._make_wrapper_subclass(BatchTensor, shape, dtype=form.dtype, device=form.device)
     batch._layout = layout
     if World.current is not None and World.current.observation is not None:
-        World.current.observation.note_new_batch(batch)
+        World.current.observation.kept.note_made(batch)
     return batch
 
 

@@ -23,7 +23,7 @@ def muted(world: World) -> Iterator[None]:
 
 def agreed(world: World, local: SplitDecision) -> SplitDecision:
     """Let the ranks agree on the most cautious of their decisions."""
-    message = local.mode.name, local.reason, repr((local.dims, local.losses)), local.is_size_dependent
+    message = local.mode.name, local.reason, repr((local.dims, local.losses, local.kept)), local.is_size_dependent
     decisions = [answer[0] for answer in world.share([message])]
     for how in (CallMode.WHOLE, CallMode.BATCHES):
         for name, reason, *_ in decisions:

@@ -22,6 +22,7 @@ from ..calling.census import Census, ModuleContents
 from ..calling.local_arguments import LocalArgs, local_arguments
 from ..structure import leaves
 from .agreed import agreed
+from .argument_forms import forms_of, sizes_of
 from .call_forms import CallForm, FirstCall, Form, Forms
 from .dimensions import DealtDimensions, WorkCounter
 from .fingerprint import Fingerprints
@@ -70,7 +71,7 @@ class SplitDecisions:
     def form(self, call: Call, local: LocalArgs, contents: ModuleContents) -> CallForm:
         """What may decide how a call is carried out, but for the sizes of its tensors."""
         state = self.fingerprints.of(call.module, contents)
-        arguments = self.fingerprints.of_arguments(call, local)
+        arguments = forms_of(call, local, self.fingerprints.guards(call.module))
         layout = local.layout
         is_single = min(layout.counts) == 1
         is_joined = bool(layout.pieces)
@@ -92,7 +93,7 @@ class SplitDecisions:
         return self._forms.get(module) or self._forms.setdefault(module, Forms())
 
     def _sizes(self, call: Call, local: LocalArgs, form: Form) -> Any:
-        sizes = self.fingerprints.sizes(call, local)
+        sizes = sizes_of(call, local)
         return (sizes, _size_key(local)) if form.is_size_dependent else sizes
 
     def withdraw(self, call: Call, form: CallForm, why: str) -> None:
@@ -136,9 +137,8 @@ class SplitDecisions:
             error.__traceback__ = error.__context__ = None  # which keep activations
             forms.has_failed_on_batches = True
             return self._decide_by_few_rows(call, local, rows, CallMode.WHOLE, observed.before)
-        is_alike = self.fingerprints.of(call.module, self._census.of(call.module)).reached == form.state.reached
         # It bound something outside anew, as a first call may: the next one of this form is looked at once more.
-        has_rebound = observed.changed(is_alike) and is_alike and form not in forms.rebound
+        has_rebound = observed.has_rebound(form, self._census.of(call.module)) and form not in forms.rebound
         # On every rank or on none: a trial may need all of them.
         answers = [answer[0] for answer in self._world.share([[observed.seen.why_not_split, has_rebound]])]
         why_not_split = next((reason for reason, _ in answers if reason is not None), None)

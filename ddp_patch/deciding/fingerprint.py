@@ -14,10 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..batch.tensor import BatchTensor
 from ..calling.calls import Call
 from ..calling.census import ModuleContents, kinds_of_slots
-from ..calling.local_arguments import LocalArgs
 from ..calling.swap import original_class
 from ..generators import kinds
 from .call_forms import CallForm, ModuleState
@@ -72,13 +70,16 @@ class Fingerprints:
             value: what it holds now, or None.
             is_at_work: tells whether a model's call sets it.
         """
+        places = self._places.get(id(layer))
+        if not places:  # a copy that is tried
+            return
         if isinstance(before, Tensor) and isinstance(value, Tensor):
             if before.shape != value.shape and not is_at_work():
                 # A forward that keeps a mask as long as its batch has it for every length; a script means something.
                 self._shapes.setdefault(layer, {})[name] = value.shape
             elif _form_of(before) == _form_of(value):
                 return
-        for seen, position in self._places.get(id(layer), ()):
+        for seen, position in places:
             seen.changed.add(position)
             if type(before) in PLAIN and type(value) in PLAIN:
                 seen.changed_last = (layer, name) if before != value else seen.changed_last
@@ -170,26 +171,6 @@ class Fingerprints:
         self._layer_states.clear()
         self._layer_contents.clear()
 
-    def of_arguments(self, call: Call, local_args: LocalArgs) -> tuple[Any, ...]:
-        """Fingerprint the form of a call: its structure, values, and what is a batch; not sizes.
-
-        Args:
-            call: of a module whose state was asked for.
-            local_args: how its arguments are cut.
-        """
-        guards = self.guards(call.module)
-        pairs = zip(call.leaves, local_args.leaves, strict=True)
-        return tuple((path, self._form(leaf, local, guards)) for (path, leaf), (_, local) in pairs)
-
-    @staticmethod
-    def sizes(call: Call, local_args: LocalArgs) -> tuple[Any, ...]:
-        """Sizes of a call's tensors, but for the number of rows."""
-        return tuple(
-            _sizes(leaf, local)
-            for (_, leaf), (_, local) in zip(call.leaves, local_args.leaves, strict=True)
-            if isinstance(leaf, Tensor)
-        )
-
     def _state(self, layer: nn.Module) -> int:
         attributes = ((name, value) for name, value in vars(layer).items() if name not in OF_TORCH)
         # The layer itself: another one in its place is another module. What is not plain is walked by the guards.
@@ -214,28 +195,9 @@ class Fingerprints:
         except Exception:  # noqa: BLE001 — it cannot be hashed, compared or referred to weakly
             return type(thing).__qualname__
 
-    @staticmethod
-    def _form(leaf: Any, local: Any, guards: Guards) -> Any:
-        if isinstance(leaf, Tensor):
-            # Of a batch, its rows are asked: they answer without a detour. A state is plain in its first call alone.
-            at = leaf._layout.dim if isinstance(leaf, BatchTensor) else _cut_at(leaf, local)
-            return at, local.dim(), local.dtype, local.requires_grad and torch.is_grad_enabled()
-        return type(leaf), leaf if type(leaf) in PLAIN else guards.of_argument(leaf)
-
-
-def _cut_at(leaf: Tensor, local: Tensor) -> int:
-    return next((at for at, (whole, part) in enumerate(zip(leaf.shape, local.shape, strict=True)) if whole != part), -1)
-
 
 def _form_of(tensor: Tensor) -> Any:
     return type(tensor), tensor.requires_grad, tensor.dtype, tensor.dim()
-
-
-def _sizes(leaf: Tensor, local: Tensor) -> tuple[int, ...]:
-    if isinstance(leaf, BatchTensor):
-        at = leaf._layout.dim
-        return (*local.shape[:at], -1, *local.shape[at + 1 :])
-    return tuple(size if size == rows else -1 for size, rows in zip(leaf.shape, local.shape, strict=True))
 
 
 def _number_of(state: Any, numbers: dict[Any, int], contents: dict[int, Any], most: int, counter: Iterator[int]) -> int:

@@ -16,11 +16,14 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.call_mode import CallMode
 from ..calling.calls import Call
+from ..calling.census import ModuleContents
+from ..calling.kept_attributes import LayerAttributes
 from ..calling.local_arguments import LocalArgs
 from ..calling.rows import as_batches, copying_writes_back, detached
 from ..structure import leaves, map_leaves
 from .agreed import muted
 from .arguments import SavedArguments
+from .call_forms import CallForm
 from .fingerprint import Fingerprints
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED
 from .observing import observation, observed, restored_if_it_fails, untouched
@@ -50,6 +53,7 @@ class ObservedCall:
             is_to_be_tried: the module, on copies, with these arguments.
         """
         self._world = world
+        self._fingerprints = fingerprints
         self._call = call
         self._local_args = local_args
         self._layers = layers
@@ -60,7 +64,8 @@ class ObservedCall:
         self.seen = observation(call, local_args.layout, lambda: guards.noted(leaves(arguments)))
         self._saved_arguments = SavedArguments(call, arguments)
         self.before = guards.noted(leaves(arguments))
-        self.outputs: Any = None  # what its forward returned and wrote to containers
+        self._attributes = LayerAttributes(layers)
+        self.outputs: Any = None  # what its forward returned, wrote to containers and left in attributes
         self._wrote: list[torch.Tensor] = []
         if guards.is_truncated:
             self.seen.forbid_split(*MORE_THAN_WATCHED)
@@ -85,31 +90,42 @@ class ObservedCall:
             result = call.run(*args, **kwargs)
         if any(type(leaf) is BatchSize for _, leaf in leaves(result)):
             result = map_leaves(numbers, result)
-        self.outputs = self._saved_arguments.containers.with_writes(result)
-        result = self._saved_arguments.containers.write_back(self.outputs)
-        self.seen.check_kept(self.outputs, batches)
+        outputs = self._saved_arguments.containers.with_writes(result)
+        result = self._saved_arguments.containers.write_back(outputs)
+        self.seen.places = self._attributes.places_of(self.seen.kept.alive() | {id(batch) for batch, _ in batches})
+        self.outputs = self._attributes.along_with(outputs, self.seen.places)
+        if self.seen.kept.are_hidden(self.outputs, batches):
+            self.seen.forbid_split("its forward keeps a batch for later", "Return it instead")
         if self._wrote:
             why = "its forward writes to an argument, which is no batch of a loader"
             self.seen.forbid_split(why, "Return a new tensor instead")
         return result
 
-    def changed(self, is_alike: bool) -> bool:
-        """Tell whether it changed what its forward may branch on, outside of the module's attributes.
+    def has_rebound(self, form: CallForm, contents: ModuleContents) -> bool:
+        """Tell whether it bound anew what its forward may branch on, outside of the module's attributes, and alike.
 
         Args:
-            is_alike: by its fingerprint, nothing did.
+            form: of the call.
+            contents: of the module.
         """
+        with self._attributes.as_before(self.seen.places, self._fingerprints.noted):
+            is_alike = self._fingerprints.of(self._call.module, contents).reached == form.state.reached
         changed = self.before.was_written_to()
         if changed or not is_alike:
             # A trial would do that again, and rows would do it with what they see.
             self.seen.forbid_split(*CHANGES_OUTSIDE)
-        return changed
+        return changed and is_alike
 
     def tried(self) -> SplitDecision:
         """Try the module on copies."""
         assert self._copies is not None
         rows, seen = self._local_args.layout.rows(self._world.rank), self.seen
-        with muted(self._world), untouched(self._layers), self._saved_arguments.containers.as_before():
+        with (
+            muted(self._world),
+            self._attributes.as_before(self.seen.places, self._fingerprints.noted),
+            untouched(self._layers),
+            self._saved_arguments.containers.as_before(),
+        ):
             decision = decide_by_trial(self._call.module, *self._copies, rows, seen, generators=self._generators)
         if self.before.was_written_to():  # the trial did it, which the call did not: maybe on this rank alone
             self.before.put_back()

@@ -182,7 +182,7 @@ def completed_by(result: Any, local_args: LocalArgs, decision: SplitDecision, se
         return SplitDecision(CallMode.BATCHES, why)
     if dims is None:
         return SplitDecision(CallMode.BATCHES, OTHER_ROWS)
-    return dataclasses.replace(decision, dims=dims, losses=losses_of(seen))
+    return dataclasses.replace(decision, dims=dims, losses=losses_of(seen), kept=seen.places)
 
 
 def of_few_rows(

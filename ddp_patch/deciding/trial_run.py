@@ -19,6 +19,7 @@ from ..batch.row_sums import noticed
 from ..batch.world import World
 from ..calling.capturing import not_capturing
 from ..calling.containers import Containers
+from ..calling.kept_attributes import KeptAttributes, Place
 from ..calling.rows import Arguments, detached
 from ..generators import same_beside_torch, same_draws, same_states, state_of, states
 from ..ledger import raised
@@ -92,11 +93,13 @@ def run_both(
         ) from None
     whole, rows = varied_alike(whole, rows)
     first, losses = SplitTrial(module), ReductionsOfWhole()
-    calls = () if seen is None else losses_of(seen)
+    Refused.latest = ""
+    calls, places = ((), ()) if seen is None else (losses_of(seen), seen.places)
     try:
         with isolated(generators) as of_whole, World.get().reducing(losses), first, noticed(has_sums(calls)):
-            from_full = _outputs_of(on_whole, *detached(whole))
+            from_full = _outputs_of(on_whole, places, *detached(whole))
         losses.settle()
+        _raise_refused()
     except Exception as error:  # the real call will raise it where the author can see it
         if is_of_machine(error):
             raise
@@ -110,9 +113,10 @@ def run_both(
     trial = SplitTrial(module, _batches_among(inputs, whole))
     try:
         with isolated(generators) as of_rows, _without_collectives(reductions), trial, noticed(has_sums(calls)):
-            from_local = _outputs_of(on_rows, *inputs)
+            from_local = _outputs_of(on_rows, places, *inputs)
             drew = not same_beside_torch(stood, states())
             drew_own = not same_states(of_script, [state_of(generator) for generator in generators])
+        _raise_refused()
     except Exception as error:  # it works on the whole and not on rows: it needs the whole
         if is_of_machine(error):
             raise
@@ -127,14 +131,19 @@ def run_both(
     )
 
 
-def _outputs_of(twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a copy, and give its outputs and what it wrote to containers, which hold afterwards what they held."""
-    containers = Containers((args, kwargs), (args, kwargs))
+def _outputs_of(twin: nn.Module, places: Sequence[Place], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a copy, and give its outputs and what it wrote to containers and places, which then hold what they held."""
+    containers, kept = Containers((args, kwargs), (args, kwargs)), KeptAttributes(list(twin.modules()), places)
     try:
         with not_capturing():
-            return containers.with_writes(twin(*args, **kwargs))
+            return kept.with_values(containers.with_writes(twin(*args, **kwargs)))
     finally:
         containers.put_back()
+
+
+def _raise_refused() -> None:
+    if Refused.latest:  # and the forward caught it
+        raise Refused(Refused.latest)
 
 
 def _batches_among(rows: Arguments, whole: Arguments) -> Iterator[Tensor]:

@@ -21,6 +21,7 @@ from ..batch.noted_reductions import Reduction
 from ..batch.observation import Observation
 from ..calling.call_mode import CallMode
 from ..calling.comparison import Dims, close, compare, same_state
+from ..calling.kept_attributes import Place
 from ..calling.rows import Arguments
 from ..structure import leaves, leaves_below
 from .copies import NormInput
@@ -40,6 +41,7 @@ class SplitDecision:
     dims: Dims = field(default_factory=dict)  # where each output has its rows, if it is computed on rows
     losses: tuple[Reduction, ...] = ()  # that its forward computes
     is_size_dependent: bool = False  # its forward was seen to ask how large the batch is
+    kept: tuple[Place, ...] = ()  # attributes in which its forward leaves batches, which are among the outputs
 
 
 def decide_by_trial(

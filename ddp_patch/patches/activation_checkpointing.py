@@ -18,7 +18,7 @@ from ..session import Session
 def _checkpoint(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     def bind(function: Callable[..., Any], *inputs: Any, use_reentrant: bool | None = None, **options: Any) -> Any:
         if session.world.observation is not None:
-            session.world.observation.allow_keeping((inputs, options))
+            session.world.observation.kept.allow((inputs, options))
         again = _again(session, function, options.get("preserve_rng_state", True))
         arguments = [_place(inputs), *map(_Hidden.of, inputs)]
         if use_reentrant is False:

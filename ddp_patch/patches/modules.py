@@ -34,7 +34,8 @@ def _register_buffer(session: Session, wrapped: Any, instance: nn.Module, args: 
 
 def _noted(session: Session, module: nn.Module, name: str, before: Any, value: Any) -> None:
     replicas = session.replicas
-    replicas.decisions.fingerprints.noted(module, name, before, value, replicas.is_at_work)
+    if (id(module), name) not in replicas.forwards.taken:
+        replicas.decisions.fingerprints.noted(module, name, before, value, replicas.is_at_work)
 
 
 def _stored(module: nn.Module, name: str) -> Any:

@@ -20,6 +20,7 @@ from ..calling.calls import Call, described
 from ..calling.census import ModuleContents
 from ..calling.compiled import Compiling
 from ..calling.containers import Containers
+from ..calling.kept_attributes import KeptAttributes, Noted
 from ..calling.local_arguments import LocalArgs, plain_targets
 from ..calling.per_rank_generators import PerRankGenerators
 from ..calling.rows import as_batches, copying_writes_back, whole_arguments, wrap_outputs
@@ -39,24 +40,33 @@ _MOST_NODES = 64  # of a graph that are looked at in every call
 class Forwards:
     """Carries out calls, and knows where among them this rank is."""
 
-    def __init__(self, world: World, generators: PerRankGenerators, replay: CallModeReplay, syncs_norms: bool) -> None:
+    def __init__(
+        self,
+        world: World,
+        generators: PerRankGenerators,
+        replay: CallModeReplay,
+        noted: Noted,
+        syncs_norms: bool,
+    ) -> None:
         """Start outside of any call.
 
         Args:
             world: the ranks.
             generators: that rows draw from on this rank.
             replay: of how modules were computed.
+            noted: is told what an attribute of a layer held and what it holds.
             syncs_norms: the ranks meet in each BatchNorm.
         """
         self.computes_rows = False  # a module is computing this rank's rows
         self.intercept_depth = 0  # > 0 while a forward runs on batches, and calls of its submodules are intercepted
+        self.taken: frozenset[tuple[int, str]] = frozenset()  # attributes whose values are taken away from this call
         self.items: int | None = None  # how many entries its lists have, if it is given some with one for each row
         self.call_count = 0  # of model calls that may fail on some ranks only so far, the same number on every rank
         self._bypass_depth = 0  # > 0 while submodules run as written: the module around them computes rows, say
         self.compiling: Compiling | None = None  # a compiled function runs on batches: what it calls is compiled
         self._world = world
         self._generators = generators
-        self._replay = replay
+        self._replay, self._noted = replay, noted
         self._syncs_norms = syncs_norms
 
     @property
@@ -93,6 +103,8 @@ class Forwards:
             graph_breaks += compiled.BATCH_NORM
         buffer_writes = compiled.count_buffer_writes(contents.layers) if graph_breaks else None
         containers = Containers((call.args, call.kwargs), (local.args, local.kwargs))
+        kept = KeptAttributes(contents.layers, decision.kept)
+        self.taken = kept.identities
         is_outermost = self._generators.enter_torch()
         self.computes_rows, self._bypass_depth, self.call_count = True, self._bypass_depth + 1, self.call_count + 1
         try:
@@ -103,7 +115,7 @@ class Forwards:
                 outputs = _run(call, local, replica)
             if losses is not None:
                 losses.check()
-            outputs = containers.with_writes(outputs)
+            outputs = kept.with_values(containers.with_writes(outputs))
         except DdpPatchError:
             raise
         except Exception as error:
@@ -112,13 +124,16 @@ class Forwards:
             self._world.check_all_failed(error, f"call {self.call_count} of {described(call.module)}")
             raise
         finally:
+            kept.put_back()
+            self.taken = frozenset()
             self.computes_rows, self._bypass_depth = False, self._bypass_depth - 1
             if is_outermost:
                 self._generators.leave()
         try:
             if replica is not None:  # before they are batches: a rank's own tensors are hooked at once
                 outputs = replica.hook_outputs(outputs, local.leaves)
-            return containers.write_back(wrap_outputs(call, outputs, local, decision.dims))
+            outputs = kept.write_back(wrap_outputs(call, outputs, local, decision.dims), self._noted)
+            return containers.write_back(outputs)
         except Exception as error:  # the shapes of this rank's rows may tell what those of others do not
             self._world.check_all_failed(error, f"the outputs of call {self.call_count} of {described(call.module)}")
             raise

@@ -54,13 +54,13 @@ class Replicas:
         self.census = Census()
         self.decisions = SplitDecisions(world, options.batch_dims, self.census)
         self.replay = CallModeReplay()
-        self.forwards = Forwards(world, self.generators, self.replay, options.sync_batchnorm)
+        noted = self.decisions.fingerprints.noted
+        self.forwards = Forwards(world, self.generators, self.replay, noted, options.sync_batchnorm)
         self._shares = WorkShares(world, self.forwards) if options.report else None
         self.watching = False  # every module call is looked at
         self.watch: Callable[[], None] = lambda: None  # begins to do so
         self.rest: Callable[[], None] = lambda: None  # ends it
-        self._job = job
-        self._world = world
+        self._job, self._world = job, world
         self.trained = Trained()
         knowing = self.census, self.hooks, self.decisions.fingerprints
         self.registry = Registry(options, job, world, self.backwards, self.census, self.trained, knowing)

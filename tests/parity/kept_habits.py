@@ -481,3 +481,141 @@ def gradients_of_inputs_that_go_through():
             said.append(descend(F.cross_entropy(out, y) + grad.square().sum(), optimizer).item())
             said += [float(same is x), *grad.abs().sum((1, 2)).tolist()]
     return said + everything(model)
+
+
+def states_of_one_row_set_by_the_script():
+    class Running(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell, self.out = nn.Linear(4, 6), nn.Linear(6, 3)
+            self.state = torch.zeros(1, 6)
+
+        def forward(self, x):
+            self.state = torch.tanh(self.cell(x.mean(1)) + 0.5 * self.state)
+            return self.out(self.state)
+
+    torch.manual_seed(0)
+    model, said = Running(), []
+    optimizer = SGD(model.parameters(), 0.1)
+    for epoch in range(4):
+        for number, (x, y) in enumerate(texts()):
+            if number % 2 == 0 or len(x) == 1:
+                model.state = torch.full((1, 6), 0.1 * epoch)
+            else:
+                model.state = model.state.detach()
+            said.append(descend(F.cross_entropy(model(x), y), optimizer).item())
+            said += model.state.sum(1).tolist()
+    return said + everything(model)
+
+
+def another_module_that_looks_at_them():
+    class Penalty(nn.Module):
+        def __init__(self, of):
+            super().__init__()
+            self.weight, self.of = nn.Parameter(torch.ones(())), [of]
+
+        def forward(self, x):
+            kept = self.of[0].attn
+            return x.sum((1, 2)) if kept is None else self.weight * kept.square().sum((1, 2, 3)) + x.sum((1, 2))
+
+    torch.manual_seed(0)
+    model = Net(in_attn)
+    penalty, said = Penalty(model.one), []
+    optimizer = SGD([*model.parameters(), *penalty.parameters()], 0.01)
+    for epoch in range(3):
+        for x, y in texts(8, 24):
+            if epoch == 1:
+                model.one.attn = None
+            before = penalty(x).sum()
+            loss = F.cross_entropy(model(x), y) + 0.1 * penalty(x).mean() + 0.01 * before
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            model.one.attn = model.one.attn.detach()
+            said += [loss.item(), before.item(), *weights(model, None)]
+    return said + everything(model, penalty)
+
+
+def a_forward_that_fails_after_it():
+    class Fails(Exception):
+        pass
+
+    def how(self, x):
+        out = plain(self, x)
+        if self.fails:
+            raise Fails
+        return out
+
+    def each(model, out):
+        model.fails = True
+        with contextlib.suppress(Fails):
+            model(next(iter(texts(6)))[0])
+        model.fails = False
+        with torch.no_grad():
+            return numbers(model.two.attn)
+
+    Net.fails = False
+    try:
+        return trained(in_attn, how, each=each)
+    finally:
+        del Net.fails
+
+
+def below_what_compares_rows():
+    def how(self, x):
+        z = self.one(x) + self.two(x)
+        near = torch.cdist(z.mean(1), z.mean(1)).softmax(1)
+        return self.out(near @ z.mean(1))
+
+    return trained(in_attn, how, each=weights)
+
+
+class Store:
+    """Of somebody who looks at it later."""
+
+
+def in_an_object_that_is_no_layer():
+    store = Store()
+
+    def keep(layer, p):
+        store.attn = p
+
+    return trained(keep, each=lambda model, out: numbers(store.attn))
+
+
+def by_a_class_that_sets_attributes_its_own_way():
+    class Own(Net):
+        def __setattr__(self, name, value):
+            if name == "seen":
+                self.__dict__["_seen"] = [value, len(self.__dict__.get("_seen", []))]
+            else:
+                super().__setattr__(name, value)
+
+    def how(self, x):
+        self.seen = self.one(x)
+        return self.out((x + self._seen[0]).mean(1))
+
+    torch.manual_seed(0)
+    model, said = Own(in_attn, how), []
+    optimizer = SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        for x, y in texts():
+            said.append(descend(F.cross_entropy(model(x), y), optimizer).item())
+            said += [*model._seen[0].sum((1, 2)).tolist(), model._seen[1], *numbers(model.one.attn)]
+    return said + everything(model)
+
+
+def in_inference_mode_and_while_gradients_are_summed_up():
+    torch.manual_seed(0)
+    model, said = Net(in_attn), []
+    optimizer = SGD(model.parameters(), 0.1)
+    for epoch in range(3):
+        for number, (x, y) in enumerate(texts()):
+            loss = F.cross_entropy(model(x), y) + model.one.attn.square().mean()
+            loss.backward()
+            if number % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+            with torch.inference_mode():
+                said += [loss.item(), model(x[: 3 + epoch]).sum().item(), *weights(model, None)]
+    return said + everything(model)

@@ -1,0 +1,61 @@
+"""Batches that outlive the forward which made them: its outputs, what it leaves in attributes, and what it hides."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ..structure import leaves
+
+
+class KeptBatches:
+    """Those of one forward that is observed."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._made: dict[int, weakref.ref[Any]] = {}
+        self._of_torch: set[int] = set()
+        self._made_again: set[int] = set()
+        self._is_again = False  # what is made now is made once more, in backward
+
+    def note_made(self, batch: Any) -> None:
+        """Note a batch that the forward made."""
+        self._made[id(batch)] = weakref.ref(batch)
+        (self._made_again.add if self._is_again else self._made_again.discard)(id(batch))
+
+    def is_made(self, batch: Any) -> bool:
+        """Tell whether the forward made a batch."""
+        return id(batch) in self._made
+
+    def allow(self, kept: Any) -> None:
+        """Let these outlive the forward: torch keeps them, to compute with them again."""
+        self._of_torch.update(id(leaf) for _, leaf in leaves(kept))
+
+    @contextmanager
+    def made_again(self) -> Iterator[None]:
+        """Surround what backward computes once more, where nobody would make batches of the rows that it leaves."""
+        before, self._is_again = self._is_again, True
+        try:
+            yield
+        finally:
+            self._is_again = before
+
+    def alive(self) -> set[int]:
+        """Give the identities of those that are still held, and that rows leave as they do."""
+        return {key for key, ref in self._made.items() if ref() is not None} - self._made_again
+
+    def are_hidden(self, outputs: Any, arguments: list[tuple[Any, int]]) -> bool:
+        """Tell whether something else than the outputs still holds some.
+
+        Args:
+            outputs: of the forward.
+            arguments: batches among its arguments, with ``sys.getrefcount`` of each before the call.
+        """
+        ids = {id(leaf) for _, leaf in leaves(outputs)} | self._of_torch
+        made = (batch for ref in self._made.values() if (batch := ref()) is not None)
+        if any(id(batch) not in ids for batch in made):
+            return True
+        return any(id(batch) not in ids and sys.getrefcount(batch) > count for batch, count in arguments)

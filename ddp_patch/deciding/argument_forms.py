@@ -1,0 +1,54 @@
+"""What a forward may branch on of the arguments that it is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..batch.tensor import BatchTensor
+from ..calling.calls import Call
+from ..calling.local_arguments import LocalArgs
+from .guards import Guards
+from .walk import PLAIN
+
+
+def forms_of(call: Call, local_args: LocalArgs, guards: Guards) -> tuple[Any, ...]:
+    """Fingerprint the form of a call: its structure, values, and what is a batch; not sizes.
+
+    Args:
+        call: of a module.
+        local_args: how its arguments are cut.
+        guards: of the module.
+    """
+    pairs = zip(call.leaves, local_args.leaves, strict=True)
+    return tuple((path, _form(leaf, local, guards)) for (path, leaf), (_, local) in pairs)
+
+
+def sizes_of(call: Call, local_args: LocalArgs) -> tuple[Any, ...]:
+    """Sizes of a call's tensors, but for the number of rows."""
+    return tuple(
+        _sizes(leaf, local)
+        for (_, leaf), (_, local) in zip(call.leaves, local_args.leaves, strict=True)
+        if isinstance(leaf, Tensor)
+    )
+
+
+def _form(leaf: Any, local: Any, guards: Guards) -> Any:
+    if isinstance(leaf, Tensor):
+        # Of a batch, its rows are asked: they answer without a detour. A state is plain in its first call alone.
+        at = leaf._layout.dim if isinstance(leaf, BatchTensor) else _cut_at(leaf, local)
+        return at, local.dim(), local.dtype, local.requires_grad and torch.is_grad_enabled()
+    return type(leaf), leaf if type(leaf) in PLAIN else guards.of_argument(leaf)
+
+
+def _cut_at(leaf: Tensor, local: Tensor) -> int:
+    return next((at for at, (whole, part) in enumerate(zip(leaf.shape, local.shape, strict=True)) if whole != part), -1)
+
+
+def _sizes(leaf: Tensor, local: Tensor) -> tuple[int, ...]:
+    if isinstance(leaf, BatchTensor):
+        at = leaf._layout.dim
+        return (*local.shape[:at], -1, *local.shape[at + 1 :])
+    return tuple(size if size == rows else -1 for size, rows in zip(leaf.shape, local.shape, strict=True))
