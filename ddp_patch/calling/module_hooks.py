@@ -90,16 +90,13 @@ class HookCensus:
         hooked = [layer for layer in contents.layers if layer is not module and has_own(layer)]
         if not all(map(_only_captures, hooked)):
             return True  # asked again next time: handles are removed without a word
-        if not _has_legacy(contents):
-            (self._capturing if hooked else self._clear)[id(module)] = contents, self.registered
+        (self._capturing if hooked else self._clear)[id(module)] = contents, self.registered
         return bool(hooked) and is_capturing()
 
-    def needs_whole(self, module: nn.Module, contents: ModuleContents) -> bool:
-        """Tell whether hooks can only be right if the module computes the whole: global and legacy backward ones."""
-        if _has_any_global_hook():
-            return True
-        seen = self._clear.get(id(module))
-        return (seen is None or seen[0] is not contents or seen[1] != self.registered) and _has_legacy(contents)
+    @staticmethod
+    def need_whole(module: nn.Module) -> bool:
+        """Tell whether hooks can only be right if a module computes the whole: global and legacy backward ones."""
+        return _has_any_global_hook() or (module._is_full_backward_hook is False and bool(module._backward_hooks))
 
     def is_new(self, module: nn.Module, contents: ModuleContents) -> bool:
         """Tell whether hooks inside a module were registered since this was last asked."""
@@ -117,10 +114,6 @@ class HookCensus:
         """Let go of the modules."""
         for each in (self._clear, self._capturing, self._opened):
             each.clear()
-
-
-def _has_legacy(contents: ModuleContents) -> bool:
-    return any(layer._is_full_backward_hook is False and layer._backward_hooks for layer in contents.layers)
 
 
 def has_own(module: nn.Module) -> bool:

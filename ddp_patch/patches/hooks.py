@@ -92,7 +92,10 @@ def _on_module(session: Session, wrapped: Any, instance: nn.Module, args: Args, 
     # One on the way forward may make a leaf of an activation, as PEFT's do.
     session.world.may_assume = session.world.may_assume and is_torchs(_hook(args, kwargs))
     with session.replicas.hooks.whole(instance):
-        return wrapped(*args, **kwargs)
+        handle = wrapped(*args, **kwargs)
+    if session.replicas.hooks.need_whole(instance):
+        session.replicas.watch()  # a layer of torch's is found as it is called
+    return handle
 
 
 def _seen_by(session: Session, args: Args, kwargs: Kwargs) -> Any:

@@ -50,8 +50,7 @@ class Replicas:
         self.discovering = True  # False once the script uses nn.DataParallel: it says itself what to distribute
         self.generators = PerRankGenerators(world.rank, world.device)
         self.backwards = BackwardPasses(world, lambda: job.one_process.group, Tuning(options, world, compiled.is_used))
-        self.hooks = module_hooks.HookCensus()
-        self.census = Census()
+        self.hooks, self.census = module_hooks.HookCensus(), Census()
         self.decisions = SplitDecisions(world, options.batch_dims, self.census)
         self.replay = CallModeReplay()
         noted = self.decisions.fingerprints.noted
@@ -61,8 +60,7 @@ class Replicas:
         self.watch: Callable[[], None] = lambda: None  # begins to do so
         self.rest: Callable[[], None] = lambda: None  # ends it
         self._job, self._world = job, world
-        self.trained = Trained()
-        knowing = self.census, self.hooks, self.decisions.fingerprints
+        knowing, self.trained = (self.census, self.hooks, self.decisions.fingerprints), Trained()
         self.registry = Registry(options, job, world, self.backwards, self.census, self.trained, knowing)
         self.backwards.when_stepped = self._stepped
         self._redirects = Redirects(but_of_one_rank(world, self._called))
@@ -97,12 +95,13 @@ class Replicas:
         is_inner = self.forwards.intercept_depth > 0
         if self.forwards.is_bypassed or call.module in self._redirects or not (self.discovering or is_inner):
             return False
-        if is_passed_over(call, is_inner, self.forwards.items):
-            return False
         if not any(isinstance(leaf, torch.Tensor) for _, leaf in call.leaves):
             return False
+        is_hooked = is_inner and self.hooks.need_whole(call.module)
+        if not is_hooked and is_passed_over(call, is_inner, self.forwards.items):
+            return False
         is_owner = not self.trained.ids().isdisjoint(map(id, call.module.parameters()))
-        return is_owner and not is_under_transform() and not is_of_one_rank(self._world, call.module)
+        return (is_owner or is_hooked) and not is_under_transform() and not is_of_one_rank(self._world, call.module)
 
     def is_at_work(self) -> bool:
         """Tell whether a call is part of a model's, of a backward, or of what is traced."""
@@ -125,17 +124,18 @@ class Replicas:
                 self.rest()
 
     def _between_hooks(self, call: Call) -> Any:
-        if not self.hooks.are_on(call.module):
+        is_whole = self.hooks.need_whole(call.module)
+        if not (is_whole or self.hooks.are_on(call.module)):
             return self._call(call)
         self._world.may_assume = False
         self._look_at(call.module)  # its forward may call it
+        if is_whole:
+            self._world.ledger.on_whole[described(call.module)] = "hooks on all modules, or of register_backward_hook"
+            return self.forwards.on_whole(call)
         return self.hooks.around(call, self._call, "force_eager" if self.forwards.intercept_depth else "default")
 
     def _call(self, call: Call) -> Any:
         contents = self.census.of(call.module)
-        if self.hooks.needs_whole(call.module, contents):
-            self._world.ledger.on_whole[described(call.module)] = "hooks on all modules, or of register_backward_hook"
-            return self.forwards.on_whole(call)
         local = self.decisions.cut(call, self.rows, self.forwards.intercept_depth == 0, self.forwards.items)
         if local is None:
             return self.forwards.on_whole(call)

@@ -6,7 +6,8 @@ import types
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from parity.gradient_habits import everything
+from parity.gradient_habits import descend, everything
+from parity.habits import data
 from parity.later_habits import Net, centred, fit
 from torch.nn.utils import parametrize
 
@@ -685,3 +686,53 @@ def containers_whose_classes_answer_otherwise():
     net = Net(mix)
     net.pair, net.loud, net.nested = Pair((1, 2)), Loud([False]), Nested(a=1)
     return fit(net, before=after(4, lambda model: list.__setitem__(model.loud, 0, True)))
+
+
+# --- hooks of the old kind --------------------------------------------------------------------------------------------
+
+
+class Guided(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Sequential(nn.Linear(6, 6), nn.ReLU()))
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def hooked(where, scale=None):
+    """Train it, with a hook from the second epoch on and until the fourth."""
+    torch.manual_seed(0)
+    model, seen = Guided(), []
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def hook(layer, inputs, outputs):
+        seen.extend([float(len(outputs[0])), outputs[0].abs().sum().item()])
+        return None if scale is None else tuple(one if one is None else one.clamp(min=0) * scale for one in inputs)
+
+    handle, told = None, []
+    for epoch in range(4):
+        if epoch in (1, 3):
+            handle = where(model).register_backward_hook(hook) if handle is None else handle.remove()
+        for x, y in data():
+            told.append(descend(F.cross_entropy(model(x), y), optimizer).item())
+            told += [*seen, float(len(seen)), model.body[2][1](x @ torch.ones(4, 6)).sum().item()]
+            seen.clear()
+    return told + everything(model)
+
+
+def an_old_hook_on_a_layer_without_parameters():
+    return hooked(lambda model: model.body[2][1], 0.5)
+
+
+def an_old_hook_on_a_layer():
+    return hooked(lambda model: model.body[0])
+
+
+def an_old_hook_on_a_part():
+    return hooked(lambda model: model.body[2], 0.5)
+
+
+def an_old_hook_on_the_model():
+    return hooked(lambda model: model)
