@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.distributions import Categorical, Gamma, Normal
 from torch.utils.data import DataLoader, TensorDataset
 
 import ddp_patch
@@ -105,7 +106,7 @@ class Kernels(nn.Module):
 
 
 def on_batches(kind):
-    model = kind()
+    model = globals()[kind]()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for x, y in DataLoader(TensorDataset(torch.randn(64, 6), torch.randint(0, 3, (64,))), 8):
         optimizer.zero_grad()
@@ -115,12 +116,51 @@ def on_batches(kind):
     return {**ledger.on_batches, **ledger.on_whole}
 
 
-def kernels_on_batches():
-    return on_batches(Kernels)
+class Drawn(nn.Module):
+    """Noise in the ways of timm's drop_path, ``torch.distributions``, RBMs and codes that are chosen."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        h = self.first(x)
+        path = h * h.new_empty((h.shape[0],) + (1,) * (h.ndim - 1)).bernoulli_(0.7).div_(0.7)
+        z = Normal(path, F.softplus(h)).rsample()
+        code = F.gumbel_softmax(z, hard=True)
+        spins = torch.bernoulli(h.sigmoid()) + h.sigmoid() - h.sigmoid().detach()
+        word = Categorical(logits=h).sample()
+        rate = Gamma(h.exp(), torch.ones(())).rsample() + torch.multinomial(h.softmax(1), 6, True)
+        self.noise = torch.zeros(x.size(0), 6).normal_()
+        return self.last(code * spins + rate + self.noise + torch.normal(h, 0.1)) + word[:, None]
 
 
-def test_what_each_row_does_by_itself_stays_on_rows(ranks):
-    assert ranks.call(kernels_on_batches, 2).ok().results == [{}, {}]
+@pytest.mark.parametrize("kind", ["Kernels", "Drawn"])
+def test_what_each_row_does_by_itself_stays_on_rows(ranks, kind):
+    assert ranks.call(on_batches, 2, kind).ok().results == [{}, {}]
+
+
+def first_draws():
+    torch.manual_seed(0)
+    model = Drawn()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    told = []
+    for x, y in DataLoader(TensorDataset(torch.randn(28, 6), torch.randint(0, 3, (28,))), 7):
+        out = model(x)
+        optimizer.zero_grad()
+        F.cross_entropy(out, y).backward()
+        optimizer.step()
+        told.append([out.sum().item(), model.noise.sum().item(), model.noise.std(0).min().item()])
+    return told
+
+
+def test_a_forward_that_draws_has_one_process_s_numbers_at_first_and_then_each_rank_its_own(ranks):
+    (alone,) = ranks.call(first_draws, 1).ok().results
+    first, other = ranks.call(first_draws, 2).ok().results
+    assert first == other
+    assert first[0] == pytest.approx(alone[0], rel=1e-5)
+    assert first[3][1] != pytest.approx(alone[3][1])
+    assert first[3][2] > 0  # no row has another's noise
 
 
 def forms():

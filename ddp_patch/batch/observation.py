@@ -33,8 +33,17 @@ _PASSED_OVER = (
     f"{_TORCH}_tensor.py",
     f"{_TORCH}utils{os.sep}_device.py",  # hands calls on, under torch.set_default_device
 )
+ASSERTING = torch.distributions.distribution.__file__
 _NUMPYS = {"Tensor.numpy", "Tensor.__array__"}
 _TO_NUMPY = "If what it computes keeps rows apart, say so: ddp_patch.register_rowwise"
+
+
+def is_asserted() -> bool:
+    """Tell whether ``torch.distributions`` asks for a value: it raises unless its arguments are sound."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PASSED_OVER):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename == ASSERTING
 
 
 class Observation:

@@ -6,11 +6,7 @@ is computed from constants alone, such as a mask made in forward, has the same v
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from types import FrameType
 from typing import Any, ClassVar
 
 import torch
@@ -26,17 +22,7 @@ from ..ledger import model_line
 from ..structure import leaves, map_leaves
 from .index_bounds import check_bounds
 from .kernel_dropout import DROPPING, at_rest
-
-_TORCH = str(Path(torch.__file__).parent) + os.sep  # not torchvision's
-# They hand calls on: under torch.set_default_device, and to modes, once TorchDynamo was imported (torch 2.13).
-_HANDING_ON = (os.path.join("utils", "_device.py"), "_compile.py", os.path.join("_dynamo", "eval_frame.py"))
-_PASSED_OVER = (__file__, torch.overrides.__file__, f"{_TORCH}_tensor.py", *(_TORCH + name for name in _HANDING_ON))
-# They read a mask to choose among kernels that compute the same.
-_KERNELS = (
-    nn.modules.transformer.__file__,
-    *(os.sep + os.path.join("transformers", name) for name in ("masking_utils.py", "modeling_attn_mask_utils.py")),
-)
-_CACHES = os.sep + os.path.join("transformers", "cache_utils.py")  # asks whether there is anything in one
+from .readers import CACHES, KERNELS, TORCH, reader
 
 
 def note_hook() -> None:
@@ -48,7 +34,10 @@ def note_hook() -> None:
 class SplitTrial(TorchDispatchMode):
     """Random numbers become constants, so that rows and whole draw alike; readings of values are noted."""
 
-    _DRAWS = ("rand", "normal", "bernoulli", "uniform", "exponential", "geometric", "cauchy", "poisson", "multinomial")
+    _DRAWS = (
+        "rand", "normal", "bernoulli", "uniform", "exponential", "geometric", "cauchy", "poisson", "multinomial",
+        "binomial", "gamma", "dirichlet",
+    )  # fmt: skip
     running: ClassVar[SplitTrial | None] = None
 
     def __init__(self, module: nn.Module, batch: Iterable[Tensor] = ()) -> None:
@@ -142,12 +131,12 @@ class SplitTrial(TorchDispatchMode):
 
     def note_reading(self, tensors: list[Tensor]) -> None:
         """Note that Python, or the shape of a tensor, is told the values of tensors."""
-        if not self.looked and not self._are_constant(tensors) and not _reader().endswith(_KERNELS):
+        if not self.looked and not self._are_constant(tensors) and not reader().endswith(KERNELS):
             self.looked = model_line()
 
     def note_size(self, tensor: Tensor) -> None:
         """Note that Python is told how many numbers a tensor has."""
-        if not self.looked and self._are_in(self._of_batch, tensor) and not _reader().endswith((*_KERNELS, _CACHES)):
+        if not self.looked and self._are_in(self._of_batch, tensor) and not reader().endswith((*KERNELS, CACHES)):
             self.looked = model_line()
 
     def note_shape(self, tensor: Tensor) -> None:
@@ -189,9 +178,9 @@ class _Copies(TorchFunctionMode):
         name, of = getattr(func, "__name__", ""), getattr(func, "__self__", None)
         if name in self._COPIES:
             self._trial.note_reading(list(_tensors(args)))
-        elif name in self._SIZES and not _reader().startswith(_TORCH):
+        elif name in self._SIZES and not reader().startswith(TORCH):
             self._trial.note_size(args[0])
-        elif (name in self._SHAPES or of is Tensor.shape) and not _reader().startswith(_TORCH):
+        elif (name in self._SHAPES or of is Tensor.shape) and not reader().startswith(TORCH):
             self._trial.note_shape(args[0])
         elif of is Tensor.data and name == "__set__":
             self._trial.refuse_written([args[0]])
@@ -230,14 +219,6 @@ def _storages(tensor: Tensor) -> list[StorageWeakRef]:
     if isinstance(tensor, BatchTensor):
         tensor = tensor.forms[0]  # once there are rows, it is theirs
     return [StorageWeakRef(tensor.untyped_storage())] if tensor.layout is torch.strided else []
-
-
-def _reader() -> str:
-    """The file whose code reads."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename in _PASSED_OVER:
-        frame = frame.f_back
-    return "" if frame is None else frame.f_code.co_filename
 
 
 def _constant(leaf: Any) -> Any:

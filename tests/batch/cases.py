@@ -585,6 +585,41 @@ def draws(r):
     return Call(function, [(x, dim)], local=False)
 
 
+def draws_into_batches(r):
+    """Draws in place, in whatever order the memory is, and those by the values of a batch."""
+    x, dim = batch(r, low=0.05, high=0.95)
+    name = r.choice(["normal_", "uniform_", "bernoulli_", "exponential_", "geometric_", "cauchy_", "log_normal_"])
+    options = {"bernoulli_": (0.3,), "geometric_": (0.4,), "normal_": (1.0, 0.5)}.get(name, ())
+    form, seed = r.randrange(9), r.randrange(2**30)
+    if r.random() < 0.5 and x.dim() > 1:
+        x, dim = x.transpose(dim, (dim + 1) % x.dim()), (dim + 1) % x.dim()
+    if form == 8:
+        x, dim = torch.rand(r.randint(4, 9), 5, generator=generator(r)) + 0.1, 0
+
+    def function(x):
+        torch.manual_seed(seed)
+        if form == 0:
+            return getattr(x * 2, name)(*options) + x
+        if form == 1:
+            y = x.clone()
+            return getattr(y[..., :1], name)(*options).sum(-1), y
+        if form == 2:
+            return getattr(torch.empty_like(x), name)(*options), torch.rand(3)
+        if form == 3:
+            return torch.bernoulli(x) - x.detach() + x
+        if form == 4:
+            return torch.normal(x.detach(), 0.5), torch.normal(0.0, x.detach()), torch.rand(2)
+        if form == 5:
+            return torch.normal(x.detach(), x.detach().exp()) * x
+        if form == 6:
+            return torch.poisson(x.detach() * 5) + torch.binomial(torch.full_like(x, 7.0), x.detach())
+        if form == 7:
+            return (x * 0).detach().random_(0, 7) + x.detach().clone().bernoulli(0.5)
+        return torch.multinomial(x.detach(), 3, True) + x.detach().multinomial(1)
+
+    return Call(function, [(x, dim)], local=False)
+
+
 def picks_by_number(r):
     """Entries at plain indices of rows and of other dimensions, and writes to them."""
     x, dim = batch(r, dims=4, dim=0)
@@ -1061,6 +1096,7 @@ CASES = {
     "unknown": unknown,
     "shapes_like": shapes_like,
     "draws": draws,
+    "draws into batches": draws_into_batches,
     "picks_by_number": picks_by_number,
     "variances": variances,
     "picks_by_batch": picks_by_batch,
@@ -1088,6 +1124,7 @@ REPEATS = {
     "products": 30,
     "unknown": 40,
     "draws": 15,
+    "draws into batches": 30,
     "picks_by_number": 60,
     "variances": 60,
     "picks_by_batch": 60,

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from parity.gradient_habits import descend, everything, loop
 from parity.habits import data, state
 from parity.later_habits import ClampedGradient, Net, fit
+from torch import distributions
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.optim import SGD
 from torch.utils.checkpoint import checkpoint
@@ -1202,3 +1203,40 @@ def norms_of_samples_as_channels():
         return out.view(b, c, 6, 6) + told
 
     return per_sample(how) + per_sample(lambda self, h, style: how(self, h, style, False))
+
+
+# --- distributions ----------------------------------------------------------------------------------------------------
+
+
+def policies_and_posteriors():
+    def end(net, logits, hidden, x, y):
+        policy = distributions.Categorical(logits=logits)
+        posterior = distributions.Independent(distributions.Normal(hidden, hidden.exp()), 1)
+        prior = distributions.Independent(distributions.Normal(torch.zeros(6), torch.ones(6)), 1)
+        kl = distributions.kl_divergence(posterior, prior)
+        pixels = distributions.Bernoulli(logits=hidden).log_prob((x.sum(1, keepdim=True) > 0).double()).sum(1)
+        return policy.log_prob(y) + 0.1 * policy.entropy() - 0.01 * kl + 0.1 * pixels + posterior.log_prob(hidden + 0.1)
+
+    return fitted(end, lambda out: -out.mean())
+
+
+def arguments_that_are_not_sound():
+    def end(net, logits, hidden, x, y):
+        return distributions.Normal(logits, 1.0 - net.factor * logits.square()).log_prob(torch.zeros(3))
+
+    def take(out):
+        return -out.mean()
+
+    told, steps = [], iter(range(1000))
+
+    def before(model, step):
+        model.factor = 0.0 if next(steps) % 3 else 1e9
+
+    def loss(model, x, y):
+        try:
+            return take(model(x, y))
+        except ValueError:  # of all rows
+            told.append(len(x))
+            return sum(p.sum() for p in model.parameters())
+
+    return fit(Inside(end), loss, before) + told

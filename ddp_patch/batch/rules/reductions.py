@@ -11,6 +11,7 @@ from torch import Tensor
 from ..crossings import all_reduce
 from ..forms import full_tensor_if_gathered, to_local
 from ..nodes import named
+from ..observation import is_asserted
 from ..pending_tensor import PendingTensor, pending_reduction, wait_for
 from ..tensor import BatchTensor, Rule
 from ..transforms import is_wrapped
@@ -158,6 +159,15 @@ def of_all(name: str) -> Rule:
     return rule
 
 
+def all_true(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch._is_all_true``, by which ``torch.distributions`` checks arguments: on rows, each rank checks its own."""
+    seen = World.get().observation
+    if seen is None or not isinstance(args[0], BatchTensor) or not is_asserted():
+        return _of_all_true(func, args, kwargs)
+    with seen.paused():
+        return func(_of_ranks(func(to_local(args[0]))))
+
+
 def compare(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``torch.equal`` and ``allclose``: true where every rank's rows are. One all_reduce."""
     pair = args[:2]
@@ -172,6 +182,7 @@ def compare(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return bool(_of_ranks(torch.tensor(local, device=left.device)).all())
 
 
+_of_all_true = of_all("_is_all_true")
 _OF_ONE_SHAPE = (torch.equal, Tensor.equal)
 
 

@@ -19,6 +19,7 @@ from . import (
     contractions,
     copies,
     dims,
+    draws,
     dropout,
     elementwise,
     factories,
@@ -40,7 +41,7 @@ from . import (
 # Rules that look at more than a name; a later one counts.
 _MODULES = (
     metadata, elementwise, shapes, indexing, joining, losses, factories, autograd, autograd_calls, dims, networks,
-    samples_as_channels, products, contractions, sequences, dropout, copies, writes, shapes_in_place,
+    samples_as_channels, products, contractions, sequences, dropout, draws, copies, writes, shapes_in_place,
 )  # fmt: skip
 _OWNERS = (torch, torch.Tensor, F, torch.special, torch.linalg)
 
@@ -121,7 +122,7 @@ ALONG_DIMENSIONS: list[tuple[int, Any, list[str]]] = [
 ]
 
 # Of all entries, the function of the ranks' values.
-OF_ALL_ENTRIES = _words("any all max min amax amin count_nonzero _is_all_true _is_any_true")
+OF_ALL_ENTRIES = _words("any all max min amax amin count_nonzero _is_any_true")
 
 # Layers that treat every sample by itself, for 1, 2 and 3 dimensions of space; the samples are in dimension 0.
 OF_SAMPLES = _words("""
@@ -158,6 +159,7 @@ def _fill() -> None:
         _set(name, reductions.variance(name))
     for name in OF_ALL_ENTRIES:
         _set(name, reductions.of_all(name))
+    _set("_is_all_true", reductions.all_true)
     for name in ("equal", "allclose"):
         _set(name, reductions.compare)
     for name in OF_SAMPLES:
