@@ -19,12 +19,12 @@ class KeptBatches:
         self._made: dict[int, weakref.ref[Any]] = {}
         self._of_torch: set[int] = set()
         self._made_again: set[int] = set()
-        self._is_again = False  # what is made now is made once more, in backward
+        self.is_again = False  # what is made now is made once more, in backward
 
     def note_made(self, batch: Any) -> None:
         """Note a batch that the forward made."""
         self._made[id(batch)] = weakref.ref(batch)
-        (self._made_again.add if self._is_again else self._made_again.discard)(id(batch))
+        (self._made_again.add if self.is_again else self._made_again.discard)(id(batch))
 
     def is_made(self, batch: Any) -> bool:
         """Tell whether the forward made a batch."""
@@ -37,11 +37,11 @@ class KeptBatches:
     @contextmanager
     def made_again(self) -> Iterator[None]:
         """Surround what backward computes once more, where nobody would make batches of the rows that it leaves."""
-        before, self._is_again = self._is_again, True
+        before, self.is_again = self.is_again, True
         try:
             yield
         finally:
-            self._is_again = before
+            self.is_again = before
 
     def alive(self) -> set[int]:
         """Give the identities of those that are still held, and that rows leave as they do."""

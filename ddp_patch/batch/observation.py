@@ -207,6 +207,11 @@ class Observation:
         if not self._paused and any(leaf.requires_grad and not self._is_own(leaf, ()) for leaf in plain):
             self.forbid_split("an autograd function is given a sum over the batch", at_line=True)
 
+    def note_attribute(self, value: Any) -> None:
+        """Note what an attribute is set to: a batch that backward computes again would be this rank's rows there."""
+        if self.kept.is_again and any(hasattr(leaf, "_layout") for _, leaf in leaves(value)):
+            self.forbid_split("its forward keeps a batch for later, within a checkpoint", "Return it instead")
+
     def note_resize(self, batch: Any) -> None:
         """Note a batch that is resized in place: rows that the forward is given would be, and their batch not."""
         if not self.kept.is_made(batch):

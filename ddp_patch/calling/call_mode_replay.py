@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torch import nn
 
 from .call_mode import CallMode
 
-ModuleCallMode = tuple[nn.Module, CallMode]
+ModuleCallMode = tuple[nn.Module, CallMode, Any]  # and the decision on it, if it ran on rows
 
 
 class CallModeReplay:
@@ -46,17 +47,17 @@ class CallModeReplay:
         finally:
             self._replay = before
 
-    def record(self, module: nn.Module, how: CallMode) -> None:
+    def record(self, module: nn.Module, how: CallMode, decision: Any = None) -> None:
         """Record how a call runs, before what it calls does the same."""
         if self._recorded is not None:
-            self._recorded.append((module, how))
+            self._recorded.append((module, how, decision))
 
-    def next_mode_of(self, module: nn.Module) -> CallMode:
+    def next_mode_of(self, module: nn.Module) -> tuple[CallMode, Any]:
         """Tell how the call ran that is computed again now. Calls that are not looked at any more are passed over."""
         assert self._replay is not None
-        if any(of is module for of, _ in self._replay):
+        if any(of is module for of, *_ in self._replay):
             while True:
-                of, how = self._replay.popleft()
+                of, *how = self._replay.popleft()
                 if of is module:
-                    return how
-        return CallMode.OBSERVED
+                    return how[0], how[1]
+        return CallMode.OBSERVED, None

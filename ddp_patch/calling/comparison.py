@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 from collections.abc import Mapping
 from typing import Any
@@ -170,6 +171,8 @@ def _opened(value: Any, depth: int = 3) -> Any:
     """Look into objects of the author's own, such as a meter."""
     if isinstance(value, (nn.Module, Tensor, type)) or callable(value) or depth == 0:
         return value
+    if isinstance(value, collections.deque):
+        return [_opened(item, depth - 1) for item in value]
     if hasattr(value, "__dict__") and not is_container(value):
         return {name: _opened(item, depth - 1) for name, item in vars(value).items()}
     return value

@@ -32,6 +32,7 @@ class KeptAttributes:
         """
         self._layers = layers
         self._before = {(number, name): vars(layers[number]).get(name, _MISSING) for number, name in places}
+        self._is_over = False
         # Of layers and names: what is set there meanwhile is not what it holds afterwards.
         self.identities = frozenset((id(layers[number]), name) for number, name in places)
 
@@ -44,8 +45,10 @@ class KeptAttributes:
         return outputs, {place: value for place, value in now.items() if value is not self._before[place]}
 
     def put_back(self) -> None:
-        """Let them hold what they held before the call."""
-        _put(self._layers, self._before)
+        """Let them hold what they held before the call, unless that was done."""
+        if not self._is_over:
+            _put(self._layers, self._before)
+        self._is_over = True
 
     def write_back(self, result: Any, noted: Noted) -> Any:
         """Leave batches where the forward left its rows, and give its outputs.

@@ -36,7 +36,8 @@ def trial_copy(module: nn.Module, norm_inputs: list[NormInput] | None = None) ->
         norm_inputs: gets what every call of a norm that tracks the batch is given.
     """
     # A weight that a hook computes anew in every call (weight_norm, spectral_norm) has a graph, which is not copied.
-    computed = {id(leaf): leaf for layer in module.modules() for leaf in vars(layer).values() if _is_computed(leaf)}
+    held = (value for layer in module.modules() for name, value in vars(layer).items() if name not in _OF_TORCH)
+    computed = {id(leaf): leaf for value in held for _, leaf in leaves(value) if _is_computed(leaf)}
     memo = {key: leaf if isinstance(leaf, BatchTensor) else leaf.detach().clone() for key, leaf in computed.items()}
     memo |= {id(parameter): _varied(parameter) for parameter in module.parameters()}
     plain = (leaf for layer in module.modules() for leaf in vars(layer).values() if _is_zero(leaf))
@@ -53,6 +54,9 @@ def trial_copy(module: nn.Module, norm_inputs: list[NormInput] | None = None) ->
         elif isinstance(layer, (nn.RNNBase, nn.MultiheadAttention)) and _is_torchs(layer):
             layer.dropout = 0.0  # inside kernels
     return twin
+
+
+_OF_TORCH = frozenset(vars(nn.Module()))
 
 
 def _is_torchs(layer: nn.Module) -> bool:

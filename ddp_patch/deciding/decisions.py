@@ -145,7 +145,7 @@ class SplitDecisions:
         if why_not_split is not None:
             decision = SplitDecision(CallMode.BATCHES, why_not_split)
         else:
-            decision = observed.tried() if stored is None or is_to_be_tried else stored.decision
+            decision = observed.tried() if stored is None or is_to_be_tried else observed.as_tried(stored.decision)
         decision = agreed(self._world, completed_by(observed.outputs, local, decision, observed.seen))
         if decision.mode is not CallMode.ROWS and local.assumed_dims:
             self._memory[call.module].update(dict.fromkeys(local.assumed_dims))

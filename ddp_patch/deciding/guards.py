@@ -66,6 +66,11 @@ class Guards:
         return self.outside.generators + self._last_walk.standing.generators
 
     @property
+    def codes(self) -> dict[types.CodeType, str]:
+        """Those of the script's functions that were found, with their qualified names."""
+        return self._last_walk.codes
+
+    @property
     def is_truncated(self) -> bool:
         """Whether there is more than is watched."""
         return self._last_walk.is_truncated or self._has_more_names

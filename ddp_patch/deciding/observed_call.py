@@ -20,9 +20,12 @@ from ..calling.census import ModuleContents
 from ..calling.kept_attributes import LayerAttributes
 from ..calling.local_arguments import LocalArgs
 from ..calling.rows import as_batches, copying_writes_back, detached
+from ..calling.scripts_code import is_own
+from ..calling.swap import original_class
 from ..structure import leaves, map_leaves
 from .agreed import muted
 from .arguments import SavedArguments
+from .attribute_reads import may_be_read_first
 from .call_forms import CallForm
 from .fingerprint import Fingerprints
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED
@@ -92,7 +95,12 @@ class ObservedCall:
             result = map_leaves(numbers, result)
         outputs = self._saved_arguments.containers.with_writes(result)
         result = self._saved_arguments.containers.write_back(outputs)
-        self.seen.places = self._attributes.places_of(self.seen.kept.alive() | {id(batch) for batch, _ in batches})
+        codes = self._fingerprints.guards(call.module).codes
+        self.seen.places = tuple(
+            (number, name)
+            for number, name in self._attributes.places_of(self.seen.kept.alive() | {id(batch) for batch, _ in batches})
+            if is_own(original_class(self._layers[number])) and not may_be_read_first(name, codes)
+        )
         self.outputs = self._attributes.along_with(outputs, self.seen.places)
         if self.seen.kept.are_hidden(self.outputs, batches):
             self.seen.forbid_split("its forward keeps a batch for later", "Return it instead")
@@ -115,6 +123,16 @@ class ObservedCall:
             # A trial would do that again, and rows would do it with what they see.
             self.seen.forbid_split(*CHANGES_OUTSIDE)
         return changed and is_alike
+
+    def as_tried(self, before: SplitDecision) -> SplitDecision:
+        """Give the decision of a trial with other sizes, if this call left batches where that one did.
+
+        Args:
+            before: that decision.
+        """
+        if before.mode is CallMode.ROWS and before.kept != self.seen.places:
+            return SplitDecision(CallMode.BATCHES, "its forward keeps a batch for some sizes. Return it instead")
+        return before
 
     def tried(self) -> SplitDecision:
         """Try the module on copies."""

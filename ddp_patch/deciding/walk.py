@@ -29,6 +29,7 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None))
 OF_TORCH = frozenset(vars(nn.Module())) - {"training"}  # parameters, layers and hooks, told by other means
 _MOST = 16_384  # things that are looked at
 _MOST_ITEMS = 1024  # of a container, whose items are walked; those of a longer one are told by identity
+_WRITTEN_IN_C = (object, type, nn.Module)
 _DEPTH = 40  # what lies deeper is walked afterwards: Python's stack is bounded
 
 
@@ -47,6 +48,7 @@ class Walk:
         self._layers = layers
         self.number = number
         self.names = names
+        self.codes: dict[types.CodeType, str] = {}  # of the script's functions, with their qualified names
         self.generators = generators.kinds()  # of random numbers
         self.is_truncated = False  # there is more than is looked at
         self._found: dict[int, tuple[int, Any]] = {}  # what was walked, in which order, and stays alive
@@ -153,6 +155,7 @@ class Walk:
         is_scripts = is_scripts_file(code.co_filename)
         if is_scripts:
             self.names |= names.mentioned
+            self.codes[code] = thing.__qualname__
         for name in names.looked_up:
             if name in thing.__globals__ or (is_scripts and not hasattr(builtins, name)):  # it may be there later
                 contents.append((name, self.visit(thing.__globals__, name, depth, is_scripts)))
@@ -245,6 +248,3 @@ _WALKS: list[tuple[Any, Callable[[Walk, Any, int], Any]]] = [
     (type, Walk._class),
     *referring.WALKS,
 ]
-
-
-_WRITTEN_IN_C = (object, type, nn.Module)

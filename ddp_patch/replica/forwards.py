@@ -64,9 +64,7 @@ class Forwards:
         self.call_count = 0  # of model calls that may fail on some ranks only so far, the same number on every rank
         self._bypass_depth = 0  # > 0 while submodules run as written: the module around them computes rows, say
         self.compiling: Compiling | None = None  # a compiled function runs on batches: what it calls is compiled
-        self._world = world
-        self._generators = generators
-        self._replay, self._noted = replay, noted
+        self._world, self._generators, self._replay, self._noted = world, generators, replay, noted
         self._syncs_norms = syncs_norms
 
     @property
@@ -119,6 +117,8 @@ class Forwards:
         except DdpPatchError:
             raise
         except Exception as error:
+            if self._replay.is_on:  # torch ends what is computed again once it has what it needs
+                kept.write_back(wrap_outputs(call, kept.with_values(None), local, decision.dims), self._noted)
             if graph_breaks and compiled.needs_full_graph(error):
                 return self._report_fullgraph(call, contents, buffer_writes, error)
             self._world.check_all_failed(error, f"call {self.call_count} of {described(call.module)}")

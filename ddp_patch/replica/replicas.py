@@ -176,9 +176,8 @@ class Replicas:
             return self.forwards.on_batches_with_interception(call, local), False
         form = self.decisions.form(call, local, contents)
         decision = self.decisions.lookup(call, local, form)
-        how = self.replay.next_mode_of(call.module) if self.replay.is_on else None
-        is_first = how is None and decision is None
-        if is_first:
+        how, recorded = self.replay.next_mode_of(call.module) if self.replay.is_on else (None, None)
+        if is_first := how is None and decision is None:
             first = self._first(call, local, form)
             if first.has_run:
                 return first.result, False
@@ -186,7 +185,8 @@ class Replicas:
         if how is None:
             assert decision is not None
             how = decision.mode
-        self.replay.record(call.module, how)
+        decision = recorded or decision  # what its forward branches on may have changed since
+        self.replay.record(call.module, how, decision)
         if how is CallMode.WHOLE:
             try:
                 return self.forwards.on_whole(call, is_first), False

@@ -960,6 +960,68 @@ def class_losses(r):
     )
 
 
+def row_losses(r):
+    """Losses of one term per row, and CTC with its targets in each of its forms."""
+    b, d, g = r.randint(4, 9), r.randint(2, 5), generator(r)
+    x, y, z = (torch.rand(b, d, generator=g) * 4 - 2 for _ in range(3))
+    sign, label = torch.randint(0, 2, (b,), generator=g) * 2.0 - 1, torch.randint(0, d, (b,), generator=g)
+    some = torch.stack([torch.randperm(d, generator=g) for _ in range(b)]).where(
+        torch.rand(b, d, generator=g) < 0.7, -1
+    )
+    at, weight, kwargs = (
+        r.choice([0, 0, None]),
+        torch.rand(d, generator=g),
+        {"reduction": r.choice(["mean", "sum", "none"])},
+    )
+    if r.random() < 0.1:
+        kwargs.update(of_before_torch_1_0(r))
+    of_old = len(kwargs) > 1
+    pair = [(x, 0), (y, 0)]
+    form = r.randrange(10)
+    calls = [
+        Call(lambda x, y, z: F.triplet_margin_loss(x, y, z, swap=d > 3, **kwargs), [*pair, (z, at)], not of_old),
+        Call(lambda x, y, t: F.cosine_embedding_loss(x, y, t.detach(), 0.1, **kwargs), [*pair, (sign, at)], not of_old),
+        Call(
+            lambda x, y, t: F.margin_ranking_loss(x, y, t.detach()[:, None], 0.2, **kwargs), [*pair, (sign, 0)], not of_old
+        ),
+        Call(lambda x, t: F.hinge_embedding_loss(x, t.detach().sign(), **kwargs), [(x, 0), (z, at)], not of_old),
+        Call(lambda x, y, v: F.gaussian_nll_loss(x, y, v.exp(), True, reduction=kwargs["reduction"]), [*pair, (z, at)]),
+        Call(lambda x, y, v: F.gaussian_nll_loss(x, y, v.exp(), reduction=kwargs["reduction"]), [*pair, (sign, 0)]),
+        Call(
+            lambda x, t, w: F.multi_margin_loss(x, t, weight=w.detach() if d > 2 else None, **kwargs),
+            [(x, 0), (label, at), (weight, None)], not of_old,
+        ),
+        Call(lambda x, t: F.multilabel_margin_loss(x, t, **kwargs), [(x, 0), (some, at)], not of_old),
+        Call(
+            lambda x, t, w: F.multilabel_soft_margin_loss(x, t.detach().sigmoid(), w.detach() if d > 2 else None, **kwargs),
+            [(x, 0), (z, at), (weight, None)], not of_old,
+        ),
+        Call(lambda x, y: F.triplet_margin_loss(x[:, :, None] * y[:, None], x[:, None] + y[:, :, None], y[:, None] * 2), pair),
+    ]  # fmt: skip
+    return calls[form]
+
+
+def ctc(r):
+    t, b, c, s, g = 7, r.randint(4, 8), 5, 3, generator(r)
+    x = torch.rand(t, b, c, generator=g) * 3
+    targets, lengths = torch.randint(1, c, (b, s), generator=g), torch.randint(0, s + 1, (b,), generator=g)
+    steps = torch.randint(s + 3, t + 1, (b,), generator=g)
+    kwargs = {"reduction": r.choice(["mean", "mean", "sum", "none"]), "zero_infinity": r.random() < 0.3}
+    at, form = r.choice([0, None]), r.randrange(4)
+    inputs = [(x, 1), (targets, at), (steps, at), (lengths, r.choice([at, None]))]
+
+    def function(x, targets, steps, lengths):
+        if form == 0:
+            targets = torch.cat([row[:length] for row, length in zip(targets, lengths.tolist(), strict=True)])
+        if form == 1:
+            steps, lengths = (t,) * b, tuple(lengths.tolist())
+        if form == 2:
+            steps, lengths = steps.tolist(), tuple(lengths.tolist())
+        return F.ctc_loss(x.log_softmax(2), targets, steps, lengths, **kwargs)
+
+    return Call(function, inputs, local=False)
+
+
 def of_before_torch_1_0(r):
     name = r.choice(["size_average", "reduce", "both"])
     return {each: r.choice([True, False, 0, 1]) for each in ("size_average", "reduce") if name in (each, "both")}
@@ -1105,6 +1167,8 @@ CASES = {
     "writes_to_slices": writes_to_slices,
     "memory_orders": memory_orders,
     "class_losses": class_losses,
+    "row losses": row_losses,
+    "ctc": ctc,
     "element_losses": element_losses,
 }
 REPEATS = {
@@ -1133,6 +1197,8 @@ REPEATS = {
     "writes_to_slices": 60,
     "memory_orders": 60,
     "class_losses": 80,
+    "row losses": 80,
+    "ctc": 30,
     "element_losses": 60,
     "shapes_like": 10,
     "logic": 15,

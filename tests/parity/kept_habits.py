@@ -1,5 +1,6 @@
 """Forwards that leave what they computed in attributes of their layers: attention weights, features, states, losses."""
 
+import collections
 import contextlib
 import copy
 import json
@@ -619,3 +620,122 @@ def in_inference_mode_and_while_gradients_are_summed_up():
             with torch.inference_mode():
                 said += [loss.item(), model(x[: 3 + epoch]).sum().item(), *weights(model, None)]
     return said + everything(model)
+
+
+# --- what the last call left is looked at -----------------------------------------------------------------------------
+
+
+class Looking(nn.Module):
+    """One layer; ``look(self, x, z)`` gives what comes out, and leaves something in ``kept``."""
+
+    def __init__(self, look):
+        super().__init__()
+        self.layer, self.look, self.kept, self.queue = nn.Linear(4, 3), look, None, collections.deque(maxlen=2)
+
+    def forward(self, x):
+        return self.look(self, x, self.layer(x))
+
+
+def looked_at(look, change=lambda model, step: None, lengths=(5,), told=lambda kept: []):
+    torch.manual_seed(0)
+    model, said = Looking(look), []
+    optimizer = SGD(model.parameters(), 0.1)
+    batches = [x for _ in range(2) for x, _ in texts(8, 32)]
+    for step, x in enumerate(batches):
+        for _ in range(1 + (step > 4)):
+            said.append(descend(model(x[:, : lengths[step % len(lengths)]]).square().mean(), optimizer).item())
+        change(model, step)
+        said += told(model)
+    return said + everything(model)
+
+
+def length_for_some_lengths():
+    def look(self, x, z):
+        z = z.mean(1)
+        if x.size(1) > 4 and self.kept is not None and len(self.kept) == len(x):
+            z = z * 2
+        self.kept = z.detach()
+        return z
+
+    return looked_at(look, lengths=(4, 4, 4, 5, 4, 5, 5, 5))
+
+
+def number_of_rows_beside_it_for_some_lengths():
+    def look(self, x, z):
+        if x.size(1) < 5:
+            self.kept = z.detach(), x.size(0)
+        return z
+
+    return looked_at(look, lengths=(5, 5, 5, 4, 5, 4), told=lambda model: [0 if model.kept is None else model.kept[1]])
+
+
+def lists_inside_it():
+    def look(self, x, z):
+        if self.kept is not None and len(self.kept[0]) == 2:
+            z = z - z.mean(0)
+        self.kept = ([z.detach()],)
+        return z
+
+    return looked_at(look, lambda model, step: model.kept[0].append(0.5) if step == 4 else None)
+
+
+def its_attributes():
+    def look(self, x, z):
+        if hasattr(self.kept, "flag"):
+            z = z - z.mean(0)
+        self.kept = z.detach()
+        return z
+
+    return looked_at(look, lambda model, step: setattr(model.kept, "flag", True) if step == 4 else None)
+
+
+def whether_it_is_the_input():
+    def look(self, x, z):
+        if self.kept is x:
+            z = z * 2
+        self.kept = x
+        return z
+
+    torch.manual_seed(0)
+    model, said = Looking(look), []
+    optimizer = SGD(model.parameters(), 0.1)
+    for step, (x, _) in enumerate(texts(8, 32)):
+        for _ in range(1 + (step > 1)):
+            said.append(descend(model(x).square().mean(), optimizer).item())
+    return said + everything(model)
+
+
+def through_a_function_of_its_own():
+    def look(self, x, z):
+        if "get" not in vars(self):
+            self.get = lambda: self.kept
+        self.kept = z
+        return self.kept / self.get().size(0)
+
+    return looked_at(look, lambda model, step: setattr(model, "kept", None))
+
+
+def beside_a_queue():
+    def look(self, x, z):
+        self.kept = kept = z.mean(1).detach()
+        self.queue.append(kept)
+        return z
+
+    return looked_at(look, told=lambda model: [len(kept) + kept.sum().item() for kept in model.queue])
+
+
+def within_a_checkpoint_and_set_to_none():
+    def how(self, x):
+        h = x + checkpoint(self.one, x, use_reentrant=False)
+        self.one.attn = None
+        return self.out((h + self.two(h)).mean(1))
+
+    return trained(in_attn, how, each=lambda model, out: numbers(model.one.attn) + numbers(model.two.attn))
+
+
+def within_a_checkpoint_and_without():
+    def how(self, x):
+        h = x + checkpoint(self.one, x, use_reentrant=False)
+        return self.out((h + self.one(h) + self.two(h)).mean(1))
+
+    return trained(in_attn, how)

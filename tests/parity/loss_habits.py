@@ -255,3 +255,70 @@ def a_loss_of_each_half():
         return sum(0.1 * F.cross_entropy(part, of) ** 2 for part, of in zip(logits.chunk(2), y.chunk(2), strict=True))
 
     return fitted(end)
+
+
+# --- of one term per row ----------------------------------------------------------------------------------------------
+
+
+def terms(logits, hidden, x, y, reduction="mean"):
+    kwargs, sign = {"reduction": reduction}, (y > 0) * 2.0 - 1
+    return [
+        F.triplet_margin_loss(hidden, hidden.flip(1), 2 * hidden, swap=True, **kwargs),
+        F.cosine_embedding_loss(hidden, hidden.flip(1), sign, 0.1, **kwargs),
+        F.margin_ranking_loss(logits[:, 0], logits[:, 1], sign, **kwargs),
+        F.hinge_embedding_loss(logits[:, 2], sign, **kwargs),
+        F.gaussian_nll_loss(x, hidden[:, :4], logits[:, :1].exp(), **kwargs),
+        F.multi_margin_loss(logits, y, weight=torch.tensor([1.0, 2.0, 0.5]), **kwargs),
+        F.multilabel_margin_loss(logits, y[:, None].expand(-1, 3), **kwargs),
+        F.multilabel_soft_margin_loss(logits, (x[:, :3] > 0).double(), **kwargs),
+    ]
+
+
+def terms_of_rows():
+    return fitted(lambda net, classes, again, *rest: sum(terms(*rest)))
+
+
+def terms_of_rows_and_their_sums():
+    return fitted(lambda net, classes, again, *rest: torch.stack([0.01 * each for each in terms(*rest, "sum")]).sum())
+
+
+def terms_of_rows_one_by_one():
+    def end(net, classes, again, *rest):
+        return [each if each.dim() == 1 else each.mean(1) for each in terms(*rest, "none")]
+
+    return fitted(end, first=lambda out: torch.stack(out).mean())
+
+
+class Spelling(nn.Module):
+    """Reads ten steps as three letters, and computes its loss if it is given these."""
+
+    def __init__(self):
+        super().__init__()
+        self.reader, self.letters = nn.GRU(4, 6, batch_first=True), nn.Linear(6, 5)
+        self.loss = nn.CTCLoss(zero_infinity=True)
+
+    def forward(self, x, letters=None, lengths=None):
+        scores = self.letters(self.reader(x[:, None].expand(-1, 10, -1).contiguous())[0]).log_softmax(2).transpose(0, 1)
+        if letters is None:
+            return scores
+        return self.loss(scores, letters, torch.full((x.shape[0],), 10), lengths)
+
+
+def spelled(inside, joined=False):
+    def loss(model, x, y):
+        letters, lengths = torch.stack([y + 1, y + 2, (y + 1) % 3 + 1], 1), y + 1
+        if inside:
+            return model(x, letters, lengths)
+        if joined:
+            letters = torch.cat([row[:length] for row, length in zip(letters, lengths.tolist(), strict=True)])
+        return model.loss(model(x), letters, (10,) * len(x), tuple(lengths.tolist()))
+
+    return fit(Spelling(), loss)
+
+
+def letters_without_places():
+    return spelled(True) + spelled(False)
+
+
+def letters_one_behind_the_other():
+    return spelled(False, True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,12 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..crossings import all_reduce, replicate, shard
-from ..forms import full_tensor_if_gathered, to_local
-from ..layout import Layout
+from ..crossings import all_reduce, replicate
+from ..forms import full_tensor_if_gathered
 from ..pending_tensor import pending_reduction
 from ..tensor import BatchTensor, Rule
+from .arguments import bound
 from .elementwise import broadcast_dims, common_layout, cutter
+from .row_losses import ROW_LOSSES, layout_of_rows, rows_of
 
 
 def elementwise_loss(operands: tuple[str, ...]) -> Rule:
@@ -61,11 +60,11 @@ def elementwise_loss(operands: tuple[str, ...]) -> Rule:
 def class_loss(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``cross_entropy`` and ``nll_loss``, whose mean is over the weights of the classes that are not ignored."""
     arguments = bound(func, args, kwargs)
-    layout = _row_layout(arguments["input"], arguments["target"])
+    layout = layout_of_rows(arguments["input"], arguments["target"])
     if layout is None or arguments["input"].dim() == 1:
         return NotImplemented  # of one sample, the batch are the classes
     arguments = _with_reduction(func, arguments)
-    local = {**arguments, "input": _rows(arguments["input"], layout), "target": _rows(arguments["target"], layout)}
+    local = {**arguments, "input": rows_of(arguments["input"], layout), "target": rows_of(arguments["target"], layout)}
     weight = arguments["weight"]
     if weight is not None:
         local["weight"] = replicate(weight)
@@ -121,15 +120,6 @@ def _widen(local: dict[str, Any], names: tuple[str, ...]) -> torch.dtype | None:
     return None if torch.is_autocast_enabled(local["input"].device.type) else narrow
 
 
-def bound(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Bind a function's arguments by name."""
-    defaults, required = _defaults(func)
-    arguments = {**dict(zip(defaults, args, strict=False)), **kwargs}
-    if len(args) > len(defaults) or not required <= arguments.keys() <= defaults.keys():
-        inspect.signature(func).bind(*args, **kwargs)  # raises what Python would
-    return {**defaults, **arguments}
-
-
 def _with_reduction(func: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
     """Put ``reduction`` in the place of what stood for it before torch 1.0, of which torch warns."""
     averages, reduces = arguments.get("size_average"), arguments.get("reduce")
@@ -149,29 +139,6 @@ def _is_of_old(arguments: dict[str, Any]) -> bool:
     return arguments.get("size_average") is not None or arguments.get("reduce") is not None
 
 
-@functools.cache
-def _defaults(func: Callable[..., Any]) -> tuple[dict[str, Any], frozenset[str]]:
-    """What a function's arguments are without being given, and which have to be."""
-    defaults = {name: parameter.default for name, parameter in inspect.signature(func).parameters.items()}
-    return defaults, frozenset(name for name, value in defaults.items() if value is inspect.Parameter.empty)
-
-
-def _row_layout(*tensors: Tensor) -> Layout | None:
-    """Layout of tensors that all have their rows in dimension 0."""
-    layouts = {tensor._layout for tensor in tensors if isinstance(tensor, BatchTensor)}
-    if len(layouts) != 1:
-        return None
-    layout = layouts.pop()
-    if layout.dim != 0:
-        return None
-    with torch._C.DisableTorchFunctionSubclass():  # each carries the shape of the whole
-        return layout if all(tensor.shape[:1] == (layout.total,) for tensor in tensors) else None
-
-
-def _rows(tensor: Tensor, layout: Layout) -> Tensor:
-    return to_local(tensor) if isinstance(tensor, BatchTensor) else shard(tensor, layout)
-
-
 _PAIR, _WEIGHTED = ("input", "target"), ("input", "target", "weight")
 LOSSES: dict[Callable[..., Any], Rule] = {
     F.cross_entropy: class_loss,
@@ -185,6 +152,7 @@ LOSSES: dict[Callable[..., Any], Rule] = {
     F.binary_cross_entropy_with_logits: elementwise_loss((*_WEIGHTED, "pos_weight")),
     F.soft_margin_loss: elementwise_loss(_PAIR),
     F.poisson_nll_loss: elementwise_loss(_PAIR),
+    **ROW_LOSSES,
 }
 
 

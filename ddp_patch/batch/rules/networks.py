@@ -16,8 +16,8 @@ from ..layout import Layout
 from ..sparse import note_sparse
 from ..tensor import BatchTensor, Rule
 from ..world import World
+from .arguments import bound
 from .dims import wrap
-from .losses import bound
 
 
 def on_rows(func: Any, batch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -15,7 +15,7 @@ from ..layout import Layout
 from ..names import as_int
 from ..tensor import BatchTensor, Rule
 from ..world import World
-from .losses import bound
+from .arguments import bound
 from .networks import aligned, batch_norm, samples
 
 _NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")

@@ -17,8 +17,8 @@ from ..forms import to_local
 from ..layout import Layout
 from ..tensor import BatchTensor, Rule
 from ..world import World
+from .arguments import bound
 from .elementwise import common_layout, cutter
-from .losses import bound
 from .networks import aligned
 
 _ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")

@@ -1,0 +1,78 @@
+"""Whether code may read an attribute that a forward writes, before it has written it: then it sees the last call's."""
+
+from __future__ import annotations
+
+import dis
+import types
+from collections.abc import Iterator, Mapping
+
+from .code import ANY, names_in
+
+_READS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "DELETE_ATTR"}
+_QUIET = {"CACHE", "EXTENDED_ARG", "NOP", "RESUME", "PRECALL"}
+
+
+def may_be_read_first(name: str, codes: Mapping[types.CodeType, str]) -> bool:
+    """Tell whether some code may read an attribute before it was written in the same call.
+
+    A function of a class counts if code that counts names it, or if Python or torch call it.
+
+    Args:
+        name: of the attribute, of whatever object.
+        codes: of functions that a forward can reach, with their qualified names.
+    """
+    left, mentioned = dict(codes), {"forward"}
+    is_new = True
+    while is_new:
+        living = [code for code, qualified in left.items() if _may_be_called(qualified, mentioned)]
+        for code in living:
+            del left[code]
+            if _reads_first(name, code):
+                return True
+            mentioned |= names_in(code).mentioned
+        is_new = bool(living)
+    return ANY in mentioned
+
+
+def _may_be_called(qualified: str, mentioned: set[str]) -> bool:
+    *outer, name = qualified.split(".")
+    is_method = bool(outer) and outer[-1] != "<locals>"
+    return not is_method or name in mentioned or name[:2] == "__"
+
+
+def _reads_first(name: str, code: types.CodeType) -> bool:
+    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    if any(_reads_first(name, each) for each in inner) or name in _texts(code.co_consts):
+        return True
+    if name not in code.co_names:
+        return False
+    steps = [step for step in dis.get_instructions(code) if step.opname not in _QUIET]
+    written: set[str] = set()  # variables whose attribute was, on whatever way one comes here
+    skips = 0  # up to where a jump may have passed over a write
+    for before, step in zip([None, *steps], steps, strict=False):
+        owner = "" if before is None else _variable(before)
+        if step.opname in _READS and step.argval == name and owner not in written:
+            return True
+        if step.opcode in dis.hasjrel or step.opcode in dis.hasjabs:
+            skips = max(skips, step.argval)
+        is_certain = skips <= step.offset and not getattr(code, "co_exceptiontable", b"")
+        if step.opname == "STORE_ATTR" and step.argval == name and owner and is_certain:
+            written.add(owner)
+        if step.opname.startswith(("STORE_FAST", "DELETE_FAST")):
+            written.clear()  # it may be another object's from here on
+    return False
+
+
+def _variable(step: dis.Instruction) -> str:
+    """Give the local variable that an instruction puts on top, if it does."""
+    if not step.opname.startswith("LOAD_FAST"):
+        return ""
+    return str(step.argval[-1] if isinstance(step.argval, tuple) else step.argval)
+
+
+def _texts(constants: tuple[object, ...]) -> Iterator[str]:
+    for constant in constants:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, (tuple, frozenset)):
+            yield from _texts(tuple(constant))
