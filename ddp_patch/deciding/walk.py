@@ -45,9 +45,7 @@ class Walk:
             names: of attributes that the code mentions; those that are met are added.
         """
         self.standing = StateSnapshot()
-        self._layers = layers
-        self.number = number
-        self.names = names
+        self._layers, self.number, self.names = layers, number, names
         self.codes: dict[types.CodeType, str] = {}  # of the script's functions, with their qualified names
         self.generators = generators.kinds()  # of random numbers
         self.is_truncated = False  # there is more than is looked at
@@ -210,6 +208,8 @@ class Walk:
                 contents.append(self.over(value, depth))
             elif is_scripts or type(value) in PLAIN:
                 contents.append((name, self.visit(namespace, name, depth, put=functools.partial(put_attribute, thing))))
+                if isinstance(value, types.FunctionType) and value.__name__ != name:  # nobody need name it as it is
+                    self.codes[value.__code__] = name
             else:
                 self.standing.place(namespace.get, name, value)
         bases = thing.__bases__ if is_scripts and not issubclass(thing, nn.Module) else ()

@@ -615,7 +615,8 @@ def draws_into_batches(r):
             return torch.poisson(x.detach() * 5) + torch.binomial(torch.full_like(x, 7.0), x.detach())
         if form == 7:
             return (x * 0).detach().random_(0, 7) + x.detach().clone().bernoulli(0.5)
-        return torch.multinomial(x.detach(), 3, True) + x.detach().multinomial(1)
+        noise = torch._standard_gamma(x + 0.5) * x
+        return torch.multinomial(x.detach(), 3, True) + x.detach().multinomial(1), noise
 
     return Call(function, [(x, dim)], local=False)
 
@@ -977,7 +978,7 @@ def row_losses(r):
         kwargs.update(of_before_torch_1_0(r))
     of_old = len(kwargs) > 1
     pair = [(x, 0), (y, 0)]
-    form = r.randrange(10)
+    form = r.randrange(13)
     calls = [
         Call(lambda x, y, z: F.triplet_margin_loss(x, y, z, swap=d > 3, **kwargs), [*pair, (z, at)], not of_old),
         Call(lambda x, y, t: F.cosine_embedding_loss(x, y, t.detach(), 0.1, **kwargs), [*pair, (sign, at)], not of_old),
@@ -995,6 +996,11 @@ def row_losses(r):
         Call(
             lambda x, t, w: F.multilabel_soft_margin_loss(x, t.detach().sigmoid(), w.detach() if d > 2 else None, **kwargs),
             [(x, 0), (z, at), (weight, None)], not of_old,
+        ),
+        Call(lambda x, t: F.hinge_embedding_loss(x[:, :1], t.detach(), **kwargs), [(x, 0), (sign, at)], False),
+        Call(lambda x, y: F.gaussian_nll_loss(x[:, :1], y[:, 0], torch.ones(b, 1)), pair, False),
+        Call(
+            lambda x, t: F.multilabel_soft_margin_loss(x @ torch.ones(d, b), t.detach(), **kwargs), [(x, 0), (sign, at)], False
         ),
         Call(lambda x, y: F.triplet_margin_loss(x[:, :, None] * y[:, None], x[:, None] + y[:, :, None], y[:, None] * 2), pair),
     ]  # fmt: skip

@@ -739,3 +739,23 @@ def within_a_checkpoint_and_without():
         return self.out((h + self.one(h) + self.two(h)).mean(1))
 
     return trained(in_attn, how)
+
+
+class ByAnotherName(Looking):
+    def compute(self, x):
+        z = self.layer(x)
+        if x.size(1) > 4 and self.kept is not None and len(self.kept) == len(x):
+            z = z * 2
+        self.kept = z.detach()
+        return z
+
+    forward = compute
+
+
+def in_a_forward_by_another_name():
+    torch.manual_seed(0)
+    model, said = ByAnotherName(None), []
+    optimizer = SGD(model.parameters(), 0.1)
+    for step, (x, _) in enumerate([*texts(8, 32), *texts(8, 32)]):
+        said.append(descend(model(x[:, : (4, 4, 4, 5, 4, 5, 5, 5)[step]]).square().mean(), optimizer).item())
+    return said + everything(model)

@@ -21,12 +21,13 @@ _OF_OLD = ("size_average", "reduce")  # before torch 1.0, of which torch warns
 _FLOAT = 4  # bytes of a number; the sum over a batch of smaller ones may overflow
 
 
-def row_loss(names: str, last: bool = False) -> Rule:
+def row_loss(names: str, last: bool = False, fewer: str = "") -> Rule:
     """Make the rule of a loss whose operands have their rows in dimension 0.
 
     Args:
         names: of the operands. Others, such as weights of classes, every rank has whole.
         last: the last dimension of the first one is that of a vector, which has one term.
+        fewer: the operand that may have fewer dimensions; rows of others would meet other dimensions.
     """
     operands = names.split()
 
@@ -36,6 +37,9 @@ def row_loss(names: str, last: bool = False) -> Rule:
         layout = layout_of_rows(*tensors)
         if layout is None or not _is_usual(arguments, operands, layout) or tensors[0].dim() <= last:
             return NotImplemented  # of one sample, the batch are its entries
+        others = [arguments[name] for name in operands if name != fewer]
+        if any(isinstance(other, Tensor) and other.dim() != tensors[0].dim() for other in others):
+            return NotImplemented
         local = {
             name: rows_of(value, layout) if name in operands and isinstance(value, Tensor) else value
             for name, value in arguments.items()
@@ -132,11 +136,11 @@ def rows_of(tensor: Tensor, layout: Layout) -> Tensor:
 
 ROW_LOSSES: dict[Callable[..., Any], Rule] = {
     F.triplet_margin_loss: row_loss("anchor positive negative", last=True),
-    F.cosine_embedding_loss: row_loss("input1 input2 target", last=True),
+    F.cosine_embedding_loss: row_loss("input1 input2 target", last=True, fewer="target"),
     F.margin_ranking_loss: row_loss("input1 input2 target"),
     F.hinge_embedding_loss: row_loss("input target"),
-    F.gaussian_nll_loss: row_loss("input target var"),
-    F.multi_margin_loss: row_loss("input target", last=True),
+    F.gaussian_nll_loss: row_loss("input target var", fewer="var"),
+    F.multi_margin_loss: row_loss("input target", last=True, fewer="target"),
     F.multilabel_margin_loss: row_loss("input target", last=True),
     F.multilabel_soft_margin_loss: row_loss("input target", last=True),
     F.ctc_loss: ctc_loss,
