@@ -17,6 +17,7 @@ from ..batch.nodes import unheard
 from ..batch.tensor import BatchTensor
 from ..calling import module_hooks
 from ..structure import leaves, map_leaves
+from .walk import OF_TORCH
 
 _entries: Any = unheard(Tensor.numel)  # asked by us, not by the forward
 
@@ -36,7 +37,7 @@ def trial_copy(module: nn.Module, norm_inputs: list[NormInput] | None = None) ->
         norm_inputs: gets what every call of a norm that tracks the batch is given.
     """
     # A weight that a hook computes anew in every call (weight_norm, spectral_norm) has a graph, which is not copied.
-    held = (value for layer in module.modules() for name, value in vars(layer).items() if name not in _OF_TORCH)
+    held = (value for layer in module.modules() for name, value in vars(layer).items() if name not in OF_TORCH)
     computed = {id(leaf): leaf for value in held for _, leaf in leaves(value) if _is_computed(leaf)}
     memo = {key: leaf if isinstance(leaf, BatchTensor) else leaf.detach().clone() for key, leaf in computed.items()}
     memo |= {id(parameter): _varied(parameter) for parameter in module.parameters()}
@@ -54,9 +55,6 @@ def trial_copy(module: nn.Module, norm_inputs: list[NormInput] | None = None) ->
         elif isinstance(layer, (nn.RNNBase, nn.MultiheadAttention)) and _is_torchs(layer):
             layer.dropout = 0.0  # inside kernels
     return twin
-
-
-_OF_TORCH = frozenset(vars(nn.Module()))
 
 
 def _is_torchs(layer: nn.Module) -> bool:

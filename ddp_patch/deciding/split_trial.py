@@ -149,9 +149,10 @@ class SplitTrial(TorchDispatchMode):
             raise Refused("its forward writes to its parameters")
 
     @staticmethod
-    def refuse_batches(tensors: list[Tensor]) -> None:
-        """Refuse what the forward was not given as rows: it has other sizes, and beside rows a single one fits any."""
-        if World.get().skips_collectives and any(isinstance(tensor, BatchTensor) for tensor in tensors):
+    def refuse_mixed(tensors: list[Tensor]) -> None:
+        """Refuse rows beside a batch that the forward was not given: a single row fits any, and ranks would part."""
+        batches = sum(isinstance(tensor, BatchTensor) for tensor in tensors)
+        if 0 < batches < len(tensors) and World.get().skips_collectives:
             raise Refused(NOT_GIVEN)
 
     def _are_constant(self, tensors: list[Tensor]) -> bool:
@@ -185,7 +186,7 @@ class _Copies(TorchFunctionMode):
         elif of is Tensor.data and name == "__set__":
             self._trial.refuse_written([args[0]])
         kwargs = kwargs or {}
-        self._trial.refuse_batches(list(_tensors((args, kwargs))))
+        self._trial.refuse_mixed(list(_tensors((args, kwargs))))
         if name in DROPPING and (resting := at_rest(name, args, kwargs)) is not None:
             self._trial.note_dropping(name, list(_tensors(args)))
             args, kwargs = resting

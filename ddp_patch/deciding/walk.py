@@ -197,8 +197,7 @@ class Walk:
     def _class(self, thing: type, depth: int) -> Any:
         if thing in _WRITTEN_IN_C or thing.__module__.startswith(("torch.", "builtins")):
             return self.number(thing)
-        is_scripts = is_own(thing)
-        namespace = vars(thing)
+        is_scripts, namespace = is_own(thing), vars(thing)
         self.standing.size(namespace)
         contents: list[Any] = []
         for name, value in [*namespace.items()]:
@@ -208,8 +207,9 @@ class Walk:
                 contents.append(self.over(value, depth))
             elif is_scripts or type(value) in PLAIN:
                 contents.append((name, self.visit(namespace, name, depth, put=functools.partial(put_attribute, thing))))
-                if isinstance(value, types.FunctionType) and value.__name__ != name:  # nobody need name it as it is
-                    self.codes[value.__code__] = name
+                code = getattr(value, "__code__", None)
+                if code in self.codes and value.__name__ != name:  # it need not be named as it is
+                    self.codes[code] = name
             else:
                 self.standing.place(namespace.get, name, value)
         bases = thing.__bases__ if is_scripts and not issubclass(thing, nn.Module) else ()
