@@ -978,7 +978,7 @@ def row_losses(r):
         kwargs.update(of_before_torch_1_0(r))
     of_old = len(kwargs) > 1
     pair = [(x, 0), (y, 0)]
-    form = r.randrange(13)
+    form = r.randrange(14)
     calls = [
         Call(lambda x, y, z: F.triplet_margin_loss(x, y, z, swap=d > 3, **kwargs), [*pair, (z, at)], not of_old),
         Call(lambda x, y, t: F.cosine_embedding_loss(x, y, t.detach(), 0.1, **kwargs), [*pair, (sign, at)], not of_old),
@@ -1002,6 +1002,10 @@ def row_losses(r):
         Call(
             lambda x, t: F.multilabel_soft_margin_loss(x @ torch.ones(d, b), t.detach(), **kwargs), [(x, 0), (sign, at)], False
         ),
+        Call(
+            lambda x, t, w: F.multilabel_soft_margin_loss(x, t.detach().sigmoid(), w.detach(), **kwargs),
+            [(x, 0), (z, at), (y, None)], False,
+        ),
         Call(lambda x, y: F.triplet_margin_loss(x[:, :, None] * y[:, None], x[:, None] + y[:, :, None], y[:, None] * 2), pair),
     ]  # fmt: skip
     return calls[form]
@@ -1014,7 +1018,7 @@ def ctc(r):
     steps = torch.randint(s + 3, t + 1, (b,), generator=g)
     kwargs = {"reduction": r.choice(["mean", "mean", "sum", "none"]), "zero_infinity": r.random() < 0.3}
     at, form = r.choice([0, None]), r.randrange(4)
-    inputs = [(x, 1), (targets, at), (steps, at), (lengths, r.choice([at, None]))]
+    inputs = [(x, 1), (targets, r.choice([at, at, 1])), (steps, at), (lengths, r.choice([at, None]))]
 
     def function(x, targets, steps, lengths):
         if form == 0:

@@ -64,7 +64,7 @@ def _is_usual(arguments: dict[str, Any], operands: list[str], layout: Layout) ->
     return (
         all(arguments.get(name) is None for name in _OF_OLD)
         and arguments["reduction"] in ("none", "mean", "sum")
-        and not any(isinstance(other, BatchTensor) or other.requires_grad for other in others)
+        and not any(isinstance(other, BatchTensor) or other.requires_grad or other.dim() > 1 for other in others)
         and not any(value.is_floating_point() and value.dtype.itemsize < _FLOAT for value in floats)
         and min(layout.counts) > 0
     )
@@ -78,14 +78,14 @@ def ctc_loss(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     layout = log_probs._layout.at(0)
     lengths = {name: _lengths(arguments[name], layout) for name in ("input_lengths", "target_lengths")}
-    if None in lengths.values() or not _is_usual(arguments, ["log_probs", "targets", *lengths], layout):
+    if any(its is None for its in lengths.values()) or not _is_usual(
+        arguments, ["log_probs", "targets", *lengths], layout
+    ):
         return NotImplemented
     if targets.dim() == 1:
         targets = _of_joined(targets, arguments["target_lengths"], layout)
-    elif layout_of_rows(targets) in (None, layout) and len(targets) == layout.total:
-        targets = rows_of(targets, layout)
     else:
-        targets = None
+        targets = _rows_as(targets, layout)
     if targets is None:
         return NotImplemented
     local = {**arguments, **lengths, "log_probs": to_local(log_probs), "targets": targets}
@@ -102,9 +102,14 @@ def _lengths(value: Any, layout: Layout) -> Tensor | None:
     """Give those of this rank's rows; None if there is not one for each row of the batch."""
     if isinstance(value, (list, tuple)):
         value = torch.tensor(value, dtype=torch.long, device="cpu")
-    if not isinstance(value, Tensor) or value.dim() != 1 or len(value) != layout.total:
+    return _rows_as(value, layout) if isinstance(value, Tensor) and value.dim() == 1 else None
+
+
+def _rows_as(value: Tensor, layout: Layout) -> Tensor | None:
+    """Give this rank's rows of what has one for each of the batch; None if it has others, or is dealt otherwise."""
+    if len(value) != layout.total or (isinstance(value, BatchTensor) and value._layout != layout):
         return None
-    return rows_of(value, layout) if layout_of_rows(value) in (None, layout) else None
+    return rows_of(value, layout)
 
 
 def _of_joined(targets: Tensor, lengths: Any, layout: Layout) -> Tensor | None:
@@ -113,6 +118,8 @@ def _of_joined(targets: Tensor, lengths: Any, layout: Layout) -> Tensor | None:
         return None
     every = full_tensor(lengths) if isinstance(lengths, BatchTensor) else torch.as_tensor(lengths)
     ends = every.cumsum(0).tolist()
+    if ends[-1:] != [len(targets)]:
+        return None  # torch says so
     numbers = layout.rows(World.get().rank).of(torch.arange(layout.total), 0).tolist()
     return torch.cat([targets[ends[number - 1] if number else 0 : ends[number]] for number in numbers])
 
