@@ -104,7 +104,7 @@ def parse_command(argv: Sequence[str]) -> Command:
 def main(argv: Sequence[str]) -> None:
     """Enable ddp_patch and run the script as ``python`` would; or run a command."""
     if argv and argv[0] in COMMANDS:
-        raise SystemExit(_command(argv[0])(argv[1:]))
+        raise SystemExit(_run_command(argv[0], argv[1:]))
     try:
         command = parse_command(argv)
         load, State.script = (_module_loader if command.module else _script_loader)(command.target)
@@ -130,6 +130,16 @@ def _say_misplaced(command: Command) -> None:
         sys.stderr.write(
             f"python -m ddp_patch: --nproc stands after {target}, which gets it. For ddp_patch, write it before.\n"
         )
+
+
+def _run_command(name: str, argv: Sequence[str]) -> int:
+    try:
+        code = _command(name)(argv)
+        sys.stdout.flush()
+    except BrokenPipeError:  # as behind `| head`; Python's documentation of SIGPIPE
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:

@@ -37,8 +37,8 @@ from .patcher import Patcher
 from .rates import Rates
 from .replica.applied import AppliedFunctions
 from .replica.by_hand import ByHand
+from .replica.call_stack import ON_WHOLE
 from .replica.discovery import Discovery
-from .replica.forwards import ON_WHOLE
 from .replica.replicas import Replicas
 from .replica.scalars import Scalars
 from .stepping import Stepping

@@ -4,6 +4,7 @@ import collections
 import importlib
 import inspect
 import os
+import shlex
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -180,3 +181,10 @@ def test_a_text_that_no_name_has_is_said():
 def test_a_name_is_shown_as_it_is_written(target, name):
     (patch,) = {patch.name: patch for patch in EVERY if patch.name == target}.values()
     assert listing.public(patch) == name
+
+
+def test_a_list_that_is_cut_short_ends_quietly():
+    command = f"{shlex.quote(sys.executable)} -m ddp_patch patches | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.stdout.count("\n") == 1
+    assert not done.stderr

@@ -143,6 +143,7 @@ OTHERS = {
         "_default_metadata",
         "_unwatch",
         "_ddp_patch_counts",
+        "_ddp_patch_rows",
         "_ddp_patch_rule",
         "_self_parent",
         "_self_span",

@@ -110,7 +110,7 @@ def _arange(otherwise: Wrapper) -> Wrapper:
 def _constant(name: str, otherwise: Wrapper) -> Wrapper:
     def constant(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         world = World.current
-        if world is None or world.observation is None or kwargs.get("out") is not None:
+        if world is None or not world.tells_batch_sizes or kwargs.get("out") is not None:
             return otherwise(session, wrapped, instance, args, kwargs)
         sizes = kwargs.get("size", args[0] if args else None)
         if name == "new" and not is_sizes(args):
@@ -127,6 +127,7 @@ def _constant(name: str, otherwise: Wrapper) -> Wrapper:
         rows = otherwise(session, wrapped, instance, args, kwargs)
         # Empty memory is zeroed, so that all ranks see the same.
         made = BatchTensor.from_local(rows.zero_() if name in _EMPTY else rows, its[1])
+        made._is_of_size = True
         return made.requires_grad_() if leaf else made
 
     return constant

@@ -5,7 +5,7 @@ Version counters tell which form changed last, so that in-place writes to either
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -54,7 +54,7 @@ def to_local(batch: BatchTensor) -> Tensor:
 def full_tensor(batch: BatchTensor) -> Tensor:
     """The whole batch, gathered once and remembered until it changes."""
     if World.current is not None and World.current.observation is not None:
-        World.current.observation.note_whole_batch_use()
+        World.current.observation.note_whole_batch_use(batch)
     if batch._rows is not None and version(batch._rows) == batch._rows_version and can_delay_copy(batch):
         return batch._whole  # type: ignore[return-value]
     if ALIASED or batch._whole_copy is not None:
@@ -78,6 +78,15 @@ def full_tensor(batch: BatchTensor) -> Tensor:
         batch._is_whole_source = False
         mark_in_sync(batch)
     return batch._whole
+
+
+def whole_in_worker(value: Any) -> Any:
+    """What a worker of a loader computes on: the whole, where it was gathered before the worker was started."""
+    if not hasattr(value, "_layout"):
+        return value
+    if value._whole is None:
+        World.get()  # raises
+    return value._whole
 
 
 def source_of(batch: BatchTensor) -> tuple[Tensor, bool]:

@@ -119,10 +119,11 @@ class Layout:
     @classmethod
     def joined(cls, layouts: Sequence[Layout], dim: int) -> Layout:
         """Lay batches end to end, each dealt as it is."""
-        return cls._of([piece for layout in layouts for piece in layout.pieces or (layout.counts,)], dim)
+        return cls.of_pieces([piece for layout in layouts for piece in layout.pieces or (layout.counts,)], dim)
 
     @classmethod
-    def _of(cls, pieces: Sequence[tuple[int, ...]], dim: int) -> Layout:
+    def of_pieces(cls, pieces: Sequence[tuple[int, ...]], dim: int) -> Layout:
+        """Lay pieces end to end, each of which is dealt in its own way."""
         if len(pieces) == 1:
             return cls(pieces[0], dim, sum(pieces[0]))
         counts = tuple(map(sum, zip(*pieces, strict=True)))
@@ -139,7 +140,7 @@ class Layout:
     def times(self, factor: int, dim: int) -> Layout:
         """Every row became ``factor`` rows."""
         if self.pieces:
-            return Layout._of([tuple(count * factor for count in piece) for piece in self.pieces], dim)
+            return Layout.of_pieces([tuple(count * factor for count in piece) for piece in self.pieces], dim)
         return Layout(tuple(count * factor for count in self.counts), dim, self.total * factor)
 
     def divided(self, factor: int, dim: int) -> Layout | None:
@@ -147,19 +148,19 @@ class Layout:
         if factor == 0 or any(count % factor for piece in (self.counts, *self.pieces) for count in piece):
             return None
         if self.pieces:
-            return Layout._of([tuple(count // factor for count in piece) for piece in self.pieces], dim)
+            return Layout.of_pieces([tuple(count // factor for count in piece) for piece in self.pieces], dim)
         return Layout(tuple(count // factor for count in self.counts), dim, self.total // factor)
 
     def repeated(self, times: int, dim: int) -> Layout:
         """All rows, several times over, as ``[T, B] -> [T*B]`` has them."""
-        return Layout._of([*(self.pieces or (self.counts,))] * times, dim)
+        return Layout.of_pieces([*(self.pieces or (self.counts,))] * times, dim)
 
     def unrepeated(self, times: int, dim: int) -> Layout | None:
         """The way back, ``[T*B] -> [T, B]``; None where that is not what was joined."""
         each, rest = divmod(len(self.pieces), times)
         if rest or not each or self.pieces != self.pieces[:each] * times:
             return None
-        return Layout._of(self.pieces[:each], dim)
+        return Layout.of_pieces(self.pieces[:each], dim)
 
     def part(self, start: int, stop: int, rank: int) -> tuple[Layout, int] | None:
         """Some of the batches that were joined, and which of a rank's rows is their first.
@@ -171,7 +172,7 @@ class Layout:
         if start >= stop or start not in edges or stop not in edges:
             return None
         first, last = edges.index(start), edges.index(stop)
-        layout = Layout._of(self.pieces[first:last], self.dim)
+        layout = Layout.of_pieces(self.pieces[first:last], self.dim)
         offset = sum(piece[rank] for piece in self.pieces[:first])
         return (layout, offset) if min(layout.counts) > 0 else None
 

@@ -67,6 +67,7 @@ class Observation:
             preserving_state: surrounds a trial, and leaves all as it was; is told whether it runs the script's code.
         """
         self.layout = layout
+        self.gathers_what_it_made = False  # what the forward made of the batch size was needed whole
         self.is_size_dependent = False  # the forward asks how large the batch is
         self.reductions: list[Any] = []  # calls of loss functions that give a known reduction over the batch, and sums
         self.sums: list[Any] = []  # nodes of the graph that these left
@@ -88,8 +89,9 @@ class Observation:
         self.places: tuple[Any, ...] = ()  # attributes in which the forward leaves batches
         self.picks = Picks()
 
-    def note_whole_batch_use(self) -> None:
-        """Note that the function at work looks at the rows of other ranks."""
+    def note_whole_batch_use(self, batch: Any = None) -> None:
+        """Note that the function at work looks at the rows of other ranks: of this batch, if it is gathered."""
+        self.gathers_what_it_made = self.gathers_what_it_made or getattr(batch, "_is_of_size", False)
         if not self._paused and self.is_function_known:
             self.forbid_split(f"{self.function} looks at the whole batch", at_line=True)
         elif not self._paused:

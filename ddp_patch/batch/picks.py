@@ -22,9 +22,11 @@ class Picks:
         """Start without any."""
         self._picked: dict[int, tuple[weakref.ref[Any], Tensor, str]] = {}
 
-    def add(self, picked: Any, mask_rows: Tensor) -> None:
-        """Note what the line that is running picks by a mask."""
-        self._picked[id(picked)] = weakref.ref(picked), mask_rows, model_line()
+    def add(self, picked: Any, mask_rows: Tensor, function: str) -> None:
+        """Note what a function picks by a mask, at the line that is running."""
+        line = model_line()
+        why = f"{function} picks by a mask of rows{line and f', at {line}'}"
+        self._picked[id(picked)] = weakref.ref(picked), mask_rows, why
 
     def is_by(self, picked: Any, mask_rows: Tensor) -> bool:
         """Tell whether something was picked by a mask."""
@@ -42,6 +44,6 @@ class Picks:
         if not self._picked or func == Tensor.__setitem__:
             return
         held = (self._picked.get(id(leaf)) for _, leaf in leaves((args, kwargs)))
-        line = next((line for reference, _, line in filter(None, held) if reference() is not None), None)
-        if line is not None:
-            seen.forbid_split(f"Tensor.__getitem__ picks by a mask of rows{line and f', at {line}'}")
+        why = next((why for reference, _, why in filter(None, held) if reference() is not None), None)
+        if why is not None:
+            seen.forbid_split(why)

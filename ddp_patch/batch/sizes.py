@@ -1,4 +1,4 @@
-"""How many rows a batch has, as a forward that is observed is told: what it makes of that size is a batch as well.
+"""How many rows a batch has, as a forward that runs on batches is told: what it makes of that size is one as well.
 
 ``out = torch.zeros(time, x.size(0), classes)``, into which a forward writes step by step, would be plain otherwise, and
 what is written into it gathered.
@@ -10,13 +10,15 @@ from typing import Any
 
 import torch
 
+from ..structure import leaves, map_leaves
 from .layout import Layout
 
 _HOLDING = (tuple, list, torch.Size)
+_MOST_PIECES = 256  # that a batch is joined of
 
 
 class BatchSize(int):
-    """The size of a batch along its rows; whatever is calculated with it is a number."""
+    """The size of a batch along its rows, or several times that; what else is calculated with it is a number."""
 
     layout: Layout
 
@@ -27,13 +29,22 @@ class BatchSize(int):
         size.layout = layout
         return size
 
+    def __mul__(self, other: Any) -> Any:
+        """As ``torch.zeros(batch * time, width)`` has it: made of ``[batch, time]`` or ``[time, batch]``."""
+        layout = self.layout
+        if type(other) is not int or other < 1 or layout.dim > 1 or layout.dim * other > _MOST_PIECES:
+            return int(self) * other
+        return BatchSize.of(layout.times(other, 0) if layout.dim == 0 else layout.repeated(other, 0))
+
+    __rmul__ = __mul__
+
     def __reduce__(self) -> Any:
         """Copies are numbers."""
         return int, (int(self),)
 
 
 def observed_sizes(layout: Layout, answer: Any, dims: int, dim: int | None) -> Any:
-    """Give the sizes of a batch to a forward.
+    """Give the sizes of a batch to a forward that runs on batches.
 
     Args:
         layout: of the batch.
@@ -57,6 +68,11 @@ def numbers(value: Any) -> Any:
     if type(value) is slice:
         return slice(numbers(value.start), numbers(value.stop), numbers(value.step))
     return value
+
+
+def without_batch_sizes(result: Any) -> Any:
+    """Give the script what a forward returns, with plain numbers."""
+    return map_leaves(numbers, result) if any(type(leaf) is BatchSize for _, leaf in leaves(result)) else result
 
 
 def cut(sizes: Any, rank: int) -> tuple[list[int], Layout] | None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
 from .aliases import ALIASED, EXPORTS, can_delay_copy
-from .forms import copy_whole_to_rows, full_tensor, mark_in_sync
+from .forms import copy_whole_to_rows, full_tensor, mark_in_sync, whole_in_worker
 from .layout import Layout
 from .likeness import LikeTensor
 from .names import Unanswered, as_int, as_rules_have_them, below_torch, function_name, writes_in_place
@@ -52,6 +52,7 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
     _lies_as_whole: bool = False  # in memory as one process has it, and the rows are a copy without its holes
     _is_whole_source: bool | None = False  # the rows are computed from it; False: it from them; None: neither
     _is_slice: bool = False  # the whole is a view of another batch's
+    _is_of_size: bool = False  # a forward made it of the batch size
     _is_aliased: bool = False  # its rows may be written to through ``.data``, which counts no version
     _grad: BatchTensor | None = None  # what the script has of ``.grad``, in true scale
     _halved: bool = False  # the gradient hook that undoes the crossing's factor is on the rows
@@ -111,7 +112,7 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
     ) -> Any:
         """Run a torch function on rows where a rule allows it, on the whole batch otherwise."""
         if World.is_child:
-            return func(*nested(_gathered_whole, list(args)), **nested(_gathered_whole, kwargs or {}))
+            return func(*nested(whole_in_worker, list(args)), **nested(whole_in_worker, kwargs or {}))
         if World.current is None:
             return _computed(func, args, kwargs or {})
         if (seen := World.current.observation) is None:
@@ -143,13 +144,6 @@ def _made_like(form: Tensor, layout: Layout) -> BatchTensor:
     return batch
 
 
-def _gathered_whole(value: Any) -> Any:
-    """What a worker of a loader computes on: the whole, where it was gathered before the worker was started."""
-    if isinstance(value, BatchTensor) and value._whole is None:
-        World.get()  # raises
-    return value._whole if isinstance(value, BatchTensor) else value
-
-
 def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     rule = RULES.get(func)
     if getattr(rule, "__module__", None) not in AS_EVER and is_transformed():
@@ -176,6 +170,9 @@ def by_rule(rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     if world is not None:
         operation = world.operations = world.operations + 1
         before, world.working_for = world.working_for, func
+        world.rules_at_work += 1
+        if world.tells_batch_sizes:
+            args, kwargs = numbers(args), {name: numbers(value) for name, value in kwargs.items()}
     try:
         result = rule(func, args, kwargs)
         if result is NotImplemented:
@@ -193,7 +190,7 @@ def by_rule(rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     finally:
         if world is not None:
             # What a rule calls is not counted: some ranks may get by another way to where the others are.
-            world.working_for, world.operations = before, operation
+            world.working_for, world.operations, world.rules_at_work = before, operation, world.rules_at_work - 1
     if result is NotImplemented:
         from .redealt import dealt_alike  # noqa: PLC0415 — made of batches
 

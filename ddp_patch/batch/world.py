@@ -65,7 +65,8 @@ class World(Collectives):
     may_assume: bool = True
 
     observation: Observation | None = None  # of a forward that computes on batches
-
+    tells_batch_sizes: bool = False  # a forward runs on batches: what it makes of their sizes is one as well
+    rules_at_work: int = 0  # each called by the one before
     working_for: Any = None  # the function, or what else in words, that ranks gather batches for
     is_replicated: bool = False  # what it computes, every rank computes
 
@@ -87,7 +88,6 @@ class World(Collectives):
     sees_gradients: bool = False  # what is called sees true gradients in its backward, not rows' times N
 
     tape: Any = None  # records what is called on rows
-
     is_prompting: bool = False  # rank 0 asks its user, and the other ranks wait
 
     current: ClassVar[World | None] = None
@@ -147,6 +147,22 @@ class World(Collectives):
         finally:
             for flag, token in tokens:
                 flag.reset(token)
+
+    @property
+    def is_asked_by_forward(self) -> bool:
+        """Whether the function at work is called by a forward that runs on batches, and by no rule."""
+        if self.observation is not None:
+            return self.observation.is_asked_by_forward
+        return self.tells_batch_sizes and self.rules_at_work == 1
+
+    @contextmanager
+    def telling_batch_sizes(self, is_told: bool = True) -> Iterator[None]:
+        """Surround a forward that runs on batches."""
+        before, self.tells_batch_sizes = self.tells_batch_sizes, is_told
+        try:
+            yield
+        finally:
+            self.tells_batch_sizes = before
 
     @contextmanager
     def working_on_whole(self, what: Any) -> Iterator[None]:

@@ -7,6 +7,7 @@ Calls of that form then run on rows.
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -147,6 +148,7 @@ class SplitDecisions:
         else:
             decision = observed.tried() if stored is None or is_to_be_tried else observed.as_tried(stored.decision)
         decision = agreed(self._world, completed_by(observed.outputs, local, decision, observed.seen))
+        decision = dataclasses.replace(decision, tells_batch_sizes=not observed.seen.gathers_what_it_made)
         if decision.mode is not CallMode.ROWS and local.assumed_dims:
             self._memory[call.module].update(dict.fromkeys(local.assumed_dims))
         elif any(has_rebound for _, has_rebound in answers):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..batch.packed import PackedRows
-from ..batch.sizes import BatchSize, numbers
+from ..batch.sizes import without_batch_sizes
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.call_mode import CallMode
@@ -22,7 +22,7 @@ from ..calling.local_arguments import LocalArgs
 from ..calling.rows import as_batches, copying_writes_back, detached
 from ..calling.scripts_code import is_own
 from ..calling.swap import original_class
-from ..structure import leaves, map_leaves
+from ..structure import leaves
 from .agreed import muted
 from .arguments import SavedArguments
 from .attribute_reads import may_be_read_first
@@ -88,12 +88,11 @@ class ObservedCall:
             copying_writes_back(call.args, call.kwargs, arguments, self._wrote),
             restored_if_it_fails(self._layers, self.seen, self._generators, self._saved_arguments),
             observed(self._world, self.seen),
+            self._world.telling_batch_sizes(),
             counting,
         ):
             result = call.run(*args, **kwargs)
-        if any(type(leaf) is BatchSize for _, leaf in leaves(result)):
-            result = map_leaves(numbers, result)
-        outputs = self._saved_arguments.containers.with_writes(result)
+        outputs = self._saved_arguments.containers.with_writes(without_batch_sizes(result))
         result = self._saved_arguments.containers.write_back(outputs)
         codes = self._fingerprints.guards(call.module).codes
         self.seen.places = tuple(

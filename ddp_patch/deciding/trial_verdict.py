@@ -41,6 +41,7 @@ class SplitDecision:
     dims: Dims = field(default_factory=dict)  # where each output has its rows, if it is computed on rows
     losses: tuple[Reduction, ...] = ()  # that its forward computes
     is_size_dependent: bool = False  # its forward was seen to ask how large the batch is
+    tells_batch_sizes: bool = False  # what its forward makes of the batch size on batches is a batch as well
     kept: tuple[Place, ...] = ()  # attributes in which its forward leaves batches, which are among the outputs
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 from ..batch.packed import PackedRows
 from ..batch.reductions import Reductions
 from ..batch.row_sums import noticed
+from ..batch.sizes import without_batch_sizes
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling import compiled
@@ -29,15 +30,14 @@ from ..errors import BatchError, DdpPatchError
 from ..gradients.graphs import comes_from
 from ..ledger import raised
 from ..structure import leaves
+from .call_stack import CallStack
 from .replica import Replica
 
 REQUIRES_FULLGRAPH = object()
-CallPosition = tuple[int, int, bool]
-ON_WHOLE: CallPosition = (1, 0, False)  # inside a module that computes the whole batch
 _MOST_NODES = 64  # of a graph that are looked at in every call
 
 
-class Forwards:
+class Forwards(CallStack):
     """Carries out calls, and knows where among them this rank is."""
 
     def __init__(
@@ -57,25 +57,12 @@ class Forwards:
             noted: is told what an attribute of a layer held and what it holds.
             syncs_norms: the ranks meet in each BatchNorm.
         """
-        self.computes_rows = False  # a module is computing this rank's rows
-        self.intercept_depth = 0  # > 0 while a forward runs on batches, and calls of its submodules are intercepted
+        super().__init__(world)
         self.taken: frozenset[tuple[int, str]] = frozenset()  # attributes whose values are taken away from this call
-        self.items: int | None = None  # how many entries its lists have, if it is given some with one for each row
         self.call_count = 0  # of model calls that may fail on some ranks only so far, the same number on every rank
-        self._bypass_depth = 0  # > 0 while submodules run as written: the module around them computes rows, say
         self.compiling: Compiling | None = None  # a compiled function runs on batches: what it calls is compiled
-        self._world, self._generators, self._replay, self._noted = world, generators, replay, noted
+        self._generators, self._replay, self._noted = generators, replay, noted
         self._syncs_norms = syncs_norms
-
-    @property
-    def is_bypassed(self) -> bool:
-        """Whether modules run as written, since one around them was decided on."""
-        return self._bypass_depth > 0
-
-    @property
-    def is_in_call(self) -> bool:
-        """Whether a module is running, decided on or with its submodules intercepted."""
-        return self._bypass_depth > 0 or self.intercept_depth > 0
 
     def on_rows(
         self, call: Call, local: LocalArgs, decision: SplitDecision, contents: ModuleContents, replica: Replica | None
@@ -159,28 +146,25 @@ class Forwards:
             "or BatchNorm, and this forward updated statistics before that was known. Write fullgraph=False."
         ) from error
 
-    def on_batches_with_interception(self, call: Call, local: LocalArgs) -> Any:
+    def on_batches_with_interception(self, call: Call, local: LocalArgs, decision: SplitDecision | None = None) -> Any:
         """Run a forward as written, on batches, and decide on each submodule that it calls."""
         with self.intercepting_submodules(local.items), compiled.stance("force_eager"):
-            return self.on_batches(call, local)
+            return self.on_batches(call, local, decision is not None and decision.tells_batch_sizes)
 
-    @contextmanager
-    def intercepting_submodules(self, items: int | None = None) -> Iterator[None]:
-        """Intercept the submodules called inside, where lists may have ``items`` entries, one for each row."""
-        self.intercept_depth += 1
-        before, self.items = self.items, items or self.items
-        try:
-            yield
-        finally:
-            self.intercept_depth -= 1
-            self.items = before
+    def on_batches(self, call: Call, local: LocalArgs, tells_sizes: bool) -> Any:
+        """Run a forward as written, on batches.
 
-    def on_batches(self, call: Call, local: LocalArgs) -> Any:
-        """Run a forward as written, on batches."""
+        Args:
+            call: of the script, or of a forward that runs on batches.
+            local: how its arguments are cut.
+            tells_sizes: what it makes of the batch size is a batch as well.
+        """
         batches = as_batches(call.args, call.kwargs, local)
         containers = Containers((call.args, call.kwargs), batches)
         with copying_writes_back(call.args, call.kwargs, batches, []):
-            return containers.write_back(containers.with_writes(call.with_arguments(*batches).as_written()))
+            with self._world.telling_batch_sizes(tells_sizes):
+                result = call.with_arguments(*batches).as_written()
+            return containers.write_back(containers.with_writes(without_batch_sizes(result)))
 
     def on_whole(self, call: Call, is_first: bool = False) -> Any:
         """Run a forward as written, on plain tensors of all rows.
@@ -218,30 +202,6 @@ class Forwards:
         if tensor.grad_fn is None or not (self.is_in_call and self._world.may_assume):
             return False
         return comes_from(tensor, is_trained, _MOST_NODES)
-
-    @property
-    def position(self) -> CallPosition:
-        """Where this rank is among the calls of modules."""
-        return self._bypass_depth, self.intercept_depth, self.computes_rows
-
-    @contextmanager
-    def at_position(self, position: CallPosition) -> Iterator[None]:
-        """Stand where a forward stood among the calls, while backward recomputes a part of it."""
-        before = self.position
-        self._bypass_depth, self.intercept_depth, self.computes_rows = position
-        try:
-            yield
-        finally:
-            self._bypass_depth, self.intercept_depth, self.computes_rows = before
-
-    @contextmanager
-    def without_interception(self) -> Iterator[None]:
-        """Let submodules that are called inside run as written."""
-        self._bypass_depth += 1
-        try:
-            yield
-        finally:
-            self._bypass_depth -= 1
 
 
 def _run(call: Call, local: LocalArgs, replica: Replica | None) -> Any:

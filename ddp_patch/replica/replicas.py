@@ -195,10 +195,10 @@ class Replicas:
                     self.decisions.forget(call, form)
                 raise
         if how is CallMode.BATCHES:
-            return self.forwards.on_batches_with_interception(call, local), False
+            return self.forwards.on_batches_with_interception(call, local, decision), False
         if how is CallMode.OBSERVED:
             with self.forwards.without_interception(), compiled.stance("force_eager"):
-                return self.forwards.on_batches(call, local), False
+                return self.forwards.on_batches(call, local, tells_sizes=True), False
         result = self.forwards.on_rows(call, local, decision or _SEEN_ELSEWHERE, contents, replica)
         if result is not REQUIRES_FULLGRAPH:
             return result, not call.gathers_scalars

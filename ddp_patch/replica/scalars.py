@@ -16,7 +16,7 @@ from ..deciding.split_trial import SplitTrial
 from ..deciding.trial_run import isolated
 from ..errors import BatchError
 from ..structure import leaves, map_leaves
-from .forwards import ON_WHOLE
+from .call_stack import ON_WHOLE
 from .replicas import Replicas
 
 

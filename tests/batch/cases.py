@@ -718,6 +718,71 @@ def picks_by_batch(r):
     return Call(function, [(x, 0), (near, 0), (far, 0)], local=False)
 
 
+def lists_entries(r):
+    """Numbers of what a mask has, whoever's rows it has, and what is picked, added and written at them."""
+    dim = r.choice([0, 0, 1])
+    x, _ = batch(r, dims=3, dim=dim, rows=r.randint(6, 11))
+    g, form = generator(r), r.randrange(16)
+    y = torch.rand(x.shape[:2], generator=g)
+    weights = torch.rand(x.shape[-1], 3, generator=g)
+    threshold = r.choice([0.2, 0.5, 0.9])
+
+    def function(x, y):
+        z, mask = x * 2, y > threshold
+        first = mask.nonzero(as_tuple=True)
+        if form == 0:
+            return mask.nonzero(), (y * mask).nonzero(), torch.argwhere(mask)
+        if form == 1:
+            return torch.where(mask)
+        if form == 2:
+            return z[first], z[torch.where(mask)] @ weights
+        if form == 3:
+            at = mask.nonzero()
+            return z[at[:, 0], at[:, 1]], y[at[:, 0], at[:, 1]] * 2
+        if form == 4:
+            rows = mask.any(1).nonzero().squeeze(1) if dim == 0 else mask.any(0).nonzero().squeeze(1)
+            return (z if dim == 0 else z.transpose(0, 1))[rows].tanh()
+        if form == 5:
+            flat = z.flatten(0, 1) if dim == 0 else z.transpose(0, 1).flatten(0, 1)
+            numbers = (mask if dim == 0 else mask.t()).flatten().nonzero().view(-1)
+            return flat[numbers], flat.index_select(0, numbers), numbers + 1, flat[None, numbers], flat.t()[:, numbers]
+        if form == 6:
+            its = z if dim == 0 else z.transpose(0, 1)
+            rows, columns = torch.where(mask if dim == 0 else mask.t())
+            out = torch.zeros_like(its[:, 0])
+            out.index_add_(0, rows, its[rows, columns] * y.sum())
+            return out, out.index_add(0, rows, its[rows, columns], alpha=0.5)
+        if form == 7:
+            columns, rows = torch.where(mask.t() if dim == 0 else mask)
+            its = z if dim == 0 else z.transpose(0, 1)
+            out = torch.zeros_like(its[:, 0])
+            out.index_add_(0, rows, its[rows, columns] @ weights @ weights.t())
+            return out, its[rows], its[rows, columns, None]
+        if form == 8:
+            z[first] = x[first].sin()
+        elif form == 9:
+            z[first] = 3.0
+        elif form == 10:
+            z[first] = torch.arange(float(x.shape[-1]))
+        elif form == 11:
+            rows = first[dim]
+            out = torch.zeros_like(z if dim == 0 else z.transpose(0, 1))
+            out[rows, first[1 - dim]] = z[first] * 2
+            out.index_fill_(0, rows[:1], 5.0)
+            return out, first[0].float().mean()
+        elif form == 12:
+            return z.masked_select(mask[..., None]), torch.masked_select(y, mask), z.masked_select(x > 0).mean()
+        elif form == 13:
+            return torch.masked_select(z[..., 0], mask) + y[mask], y.masked_select(y > 2)
+        elif form == 14:
+            return z[mask] - z[mask].mean(0), y[mask].cumsum(0), z[mask][:1]
+        else:
+            z[mask] = z[mask] * y[mask][:, None]
+        return (z,)
+
+    return Call(function, [(x, dim), (y, dim)], local=False)
+
+
 def picks_by_mask(r):
     """Rows and entries at masks of a batch's own, of the script's, and of columns; and writes to them."""
     x, _ = batch(r, dims=3, dim=0, rows=r.randint(6, 11))
@@ -1172,6 +1237,7 @@ CASES = {
     "picks_by_number": picks_by_number,
     "variances": variances,
     "picks_by_batch": picks_by_batch,
+    "lists_entries": lists_entries,
     "picks_by_mask": picks_by_mask,
     "writes": writes,
     "writes_to_slices": writes_to_slices,
@@ -1202,6 +1268,7 @@ REPEATS = {
     "picks_by_number": 60,
     "variances": 60,
     "picks_by_batch": 60,
+    "lists_entries": 120,
     "picks_by_mask": 120,
     "writes": 60,
     "writes_to_slices": 60,

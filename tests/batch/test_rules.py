@@ -122,3 +122,34 @@ def test_picks_by_a_mask_of_rows_tell_their_number_and_gather_nothing(ranks):
         assert said == pytest.approx(wanted, rel=1e-9)
         assert gathers <= 1  # the gradient, which is asked for
         assert sums <= 6
+
+
+def of_experts(tokens):
+    """Look for the tokens of each expert, compute them, and add them up."""
+    chosen = (tokens * 1e3).round().long()[:, :2].remainder(3)
+    weights, out = tokens.softmax(1), torch.zeros_like(tokens)
+    for expert, own in enumerate((chosen[:, :, None] == torch.arange(3)).permute(2, 1, 0)):
+        which, at = torch.where(own)
+        out.index_add_(0, at, tokens[None, at].reshape(-1, 4) * weights[at, which, None] * expert)
+        out[at] += weights[at] * 2
+        rows = own.nonzero()[:, 1]
+        out = out.index_add(0, rows, tokens.index_select(0, rows).masked_fill(own[:, at].t()[:, :1], 1))
+    return out.square().sum().item()
+
+
+def listed():
+    """The same on ranks; and what they told each other."""
+    import ddp_patch
+    from ddp_patch.batch.world import World
+
+    torch.set_default_dtype(torch.float64)
+    said, told = of_experts(ddp_patch.shard_batch(torch.arange(96.0).view(24, 4).sin())), World.get().ledger.collectives
+    return said, told["all_gather"], told["all_reduce"]
+
+
+def test_entries_that_ranks_list_of_their_own_rows_gather_nothing(ranks):
+    wanted = of_experts(torch.arange(96.0, dtype=torch.float64).view(24, 4).sin())
+    for said, gathers, sums in ranks.call(listed, 2).ok().results:
+        assert said == pytest.approx(wanted, rel=1e-9)
+        assert gathers == 0
+        assert sums <= 3 * 4 + 1  # for each expert two numbers of entries, and twice whether columns list own rows

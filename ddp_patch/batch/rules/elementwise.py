@@ -12,7 +12,7 @@ from ..crossings import replicate, shard
 from ..forms import forget_whole, is_whole_shared, to_local
 from ..layout import Layout
 from ..names import Unanswered
-from ..tensor import BatchTensor, Rule
+from ..tensor import BatchTensor
 from .copies import copied, keeps_memory
 
 
@@ -50,11 +50,6 @@ def in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise Unanswered
     forget_whole(first)
     return first
-
-
-def where(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``torch.where(condition, x, y)``; the form that only takes a condition lists indices of the whole batch."""
-    return out_of_place(func, args, kwargs) if len(args) + len(kwargs) == 3 else NotImplemented
 
 
 def cast(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -114,8 +109,3 @@ def cutter(layout: Layout, dims: int) -> Callable[[Any], Any]:
 def to_local_form(value: Any) -> Any:
     """A batch's rows; anything else as it is."""
     return to_local(value) if isinstance(value, BatchTensor) else value
-
-
-def rules() -> list[tuple[Any, Rule]]:
-    """Functions whose number of arguments decides what they do."""
-    return [(torch.where, where), (Tensor.where, where)]

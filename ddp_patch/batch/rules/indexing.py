@@ -54,10 +54,11 @@ def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if by_row is not None:
         return by_row
     items = masked_rows.spelled_out(items, batch.dim(), batch._layout.dim)
-    if items and isinstance(items[0], BatchTensor) and (own := picked_rows.picked_by_batch(batch, items)) is not None:
+    has_batch = any(isinstance(item, BatchTensor) for item in items)
+    if has_batch and (own := picked_rows.picked_by_batch(batch, items)) is not None:
         return own
     expanded = without_ellipsis(items, batch.dim())
-    if expanded is None or any(isinstance(item, BatchTensor) for item in items):
+    if expanded is None or has_batch:
         return _picked(func, batch, index, items)
     dim, out, at_batch, advanced = 0, 0, slice(None), 0
     out_dim, place = None, 0  # among the items: of that of the batch's dimension

@@ -7,7 +7,6 @@ many rows, dealt as unevenly as the mask has them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,10 +15,10 @@ from torch import Tensor
 from ..crossings import local_rows, shard
 from ..forms import full_tensor_if_gathered, to_local
 from ..layout import Layout
-from ..tensor import BatchTensor
-from ..versions import version
+from ..tensor import BatchTensor, Rule
 from ..world import World
 from .elementwise import cutter, to_local_form
+from .mask_counts import layout_of_picked
 
 
 def is_mask(item: Any) -> bool:
@@ -48,19 +47,20 @@ def spelled_out(items: tuple[Any, ...], dims: int, dim: int) -> tuple[Any, ...]:
     return tuple(written)
 
 
-def picked(source: Tensor, items: Sequence[Any]) -> BatchTensor | None:
+def picked(source: Tensor, items: Sequence[Any], func: Any = Tensor.__getitem__) -> BatchTensor | None:
     """Give what a mask of rows picks; None if it is another kind of index, or a rank would have nothing.
 
     Args:
         source: a batch, or what every rank has whole of as many rows.
         items: of the index, the first of which may be a mask.
+        func: that picks: ``Tensor.__getitem__``, or ``masked_select``.
     """
     mask = items[0]
     batch = next((value for value in (source, mask) if isinstance(value, BatchTensor)), None)
     if batch is None or not is_mask(mask):
         return None
     layout, seen = batch._layout, World.get().observation
-    if layout.dim != 0 or layout.pieces or not _fits(source, mask, layout):
+    if not _fits(source, mask, layout):
         return None
     if seen is None and _is_known(source) and _is_known(mask):
         return None  # nothing has to be told, and what is picked is whole as well
@@ -70,16 +70,25 @@ def picked(source: Tensor, items: Sequence[Any]) -> BatchTensor | None:
         return None
     if not all(isinstance(item, Tensor) or item is None or type(item) in (int, slice, type(...)) for item in rest):
         return None
-    counts = _counts(mask, layout)
-    its = Layout(counts, 0, sum(counts))
-    if min(counts) == 0 or any(getattr(item, "_layout", None) != its for item in indices):
+    its = layout_of_picked(mask, layout)
+    if its is None or any(getattr(item, "_layout", None) != its for item in indices):
         return None
     rows = to_local(source) if isinstance(source, BatchTensor) else shard(source, layout)
     local = (_local(mask, layout), *map(to_local_form, rest))
-    found = BatchTensor.from_local(rows[local if rest else local[0]], its)
+    found = BatchTensor.from_local(func(rows, local if rest else local[0]), its)
     if seen is not None:
-        seen.picks.add(found, local[0])
+        seen.picks.add(found, local[0], seen.function)
     return found
+
+
+def select(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.masked_select(mask)``, which are broadcast with each other."""
+    if len(args) != 2 or kwargs or not all(isinstance(value, Tensor) for value in args) or not is_mask(args[1]):
+        return NotImplemented
+    shape = torch.broadcast_shapes(*(value.shape for value in args))
+    source, mask = (value if value.shape == shape else value.expand(shape) for value in args)
+    by_mask = picked(source, (mask,), func)
+    return NotImplemented if by_mask is None else by_mask
 
 
 def written(batch: BatchTensor, mask: Any, value: Any) -> tuple[Tensor, Any] | None:
@@ -99,11 +108,12 @@ def written(batch: BatchTensor, mask: Any, value: Any) -> tuple[Tensor, Any] | N
     if value.dim() < dims and not isinstance(value, BatchTensor):
         return _local(mask, layout), cutter(Layout((), 0, -1), dims)(value)
     seen, local = World.get().observation, _local(mask, layout)
-    if layout.dim != 0 or layout.pieces or value.dim() != dims or (seen and not seen.picks.is_by(value, local)):
+    if value.dim() != dims:
         return None
-    counts = _counts(mask, layout)
-    its = Layout(counts, 0, sum(counts))
-    if isinstance(value, BatchTensor) and value._layout != its:
+    if seen is not None and not seen.picks.is_by(value, local):
+        seen.note_whole_batch_use()  # what it picked has become something else
+    its = layout_of_picked(mask, layout)
+    if its is None or (isinstance(value, BatchTensor) and value._layout != its):
         return None
     return local, cutter(its, dims)(value)
 
@@ -122,20 +132,6 @@ def _local(mask: Tensor, layout: Layout) -> Tensor:
     return to_local(mask) if isinstance(mask, BatchTensor) else local_rows(mask, layout)
 
 
-def _counts(mask: Tensor, layout: Layout) -> tuple[int, ...]:
-    """How many entries each rank picks."""
-    batch = mask if isinstance(mask, BatchTensor) else None
-    whole = mask if batch is None else full_tensor_if_gathered(batch)
-    if batch is None or whole is not None:
-        assert whole is not None
-        return tuple(torch.stack([part.count_nonzero() for part in whole.split(list(layout.counts))]).tolist())
-    rows: Any = to_local(batch)
-    known = getattr(rows, "_ddp_patch_counts", None)  # logits[mask], labels[mask]
-    if known is None or known[0] != version(rows):
-        world = World.get()
-        slots = torch.zeros(world.size, dtype=torch.int64, device=rows.device)
-        slots[world.rank] = rows.count_nonzero()
-        with nullcontext() if world.observation is None else world.observation.paused():  # no row meets another
-            known = rows._ddp_patch_counts = version(rows), tuple(world.all_reduce(slots).tolist())
-    counts: tuple[int, ...] = known[1]
-    return counts
+def rules() -> list[tuple[Any, Rule]]:
+    """Functions that only pick by masks; an index may do so as well."""
+    return [(torch.masked_select, select), (Tensor.masked_select, select)]

@@ -20,10 +20,12 @@ from torch import Tensor
 
 from ..crossings import all_reduce
 from ..forms import full_tensor, to_local
+from ..layout import Layout
 from ..tensor import BatchTensor
 from ..world import World
 from . import lookups
 from .elementwise import broadcast_dims, common_layout, cutter
+from .listed_entries import lists_own_rows, note_told_rows
 
 _ADDED = (  # by every backend: gloo has no sums of int16, say
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex128, torch.complex64),
@@ -98,33 +100,113 @@ def picked_by_batch(batch: BatchTensor, items: Sequence[Any], func: Any = Tensor
     """Give the rows at indices that are a batch; None if it is another kind of index.
 
     Args:
-        batch: with its rows along the first dimension.
+        batch: that is picked from.
         items: of the index.
         func: that picks: ``Tensor.__getitem__``, which counts negative indices from the end, or ``index_select``.
     """
-    index, layout, is_select = items[0], batch._layout, func != Tensor.__getitem__
-    if layout.dim != 0 or layout.pieces or not isinstance(index, BatchTensor) or index.dim() == 0:
+    is_select = func != Tensor.__getitem__
+    its = _of_batch(batch, items)
+    if its is None:
         return None
-    indices = [item for item in items if isinstance(item, Tensor)]
-    its = common_layout(indices) if all(item.dtype == torch.long for item in indices) else None
-    if its is None or not all(isinstance(item, Tensor) or item is None or type(item) in _PLAIN for item in items):
+    local = _local_index(batch, items, its, from_end=not is_select)
+    if local is not None:
+        return BatchTensor.from_local(to_local(batch)[local], its)
+    if _leading(items) or sum(isinstance(item, Tensor) for item in items) > 1:
         return None
-    world, cut = World.get(), cutter(its, broadcast_dims(indices))
-    rows = to_local(index)
-    rows = rows if is_select else torch.where(rows < 0, rows + layout.total, rows)
-    rows = rows - sum(layout.counts[: world.rank])
-    is_own = ((rows >= 0) & (rows < layout.counts[world.rank])).all()
-    with nullcontext() if world.observation is None else world.observation.paused():  # own rows meet no others
-        are_own = int(world.all_reduce(is_own.to(torch.int64))) == world.size
-    if are_own:
-        return BatchTensor.from_local(to_local(batch)[(rows, *map(cut, items[1:]))], its)
-    if len(indices) > 1:
-        return None
-    whole = full_tensor(batch)
+    whole, index = full_tensor(batch), items[0]
     looked_up: BatchTensor = (
         lookups.selected(func, whole, 0, index) if is_select else lookups.at_indices(func, whole, tuple(items))
     )
     return looked_up
+
+
+def written_by_batch(batch: BatchTensor, items: Sequence[Any], value: Any) -> tuple[tuple[Any, ...], Any] | None:
+    """Give what is to be written to this rank's rows: an index, and values; None if it is another kind of index.
+
+    Args:
+        batch: that is written to.
+        items: of the index.
+        value: a number or a tensor.
+    """
+    its = _of_batch(batch, items)
+    local = None if its is None else _local_index(batch, items, its)
+    if its is None or local is None:
+        return None
+    if isinstance(value, Tensor):
+        given = [item for item in items if item is not Ellipsis]
+        kept = sum(item is None or isinstance(item, slice) for item in given)
+        unnamed = batch.dim() - sum(item is not None for item in given)
+        dims = broadcast_dims([item for item in items if isinstance(item, Tensor)]) + kept + unnamed
+        if not _lies_beside(value, its, dims):
+            return None
+        value = cutter(its, dims)(value)
+    note_told_rows()
+    return local, value
+
+
+def local_rows(batch: BatchTensor, dim: int, numbers: BatchTensor, from_end: bool = True) -> Tensor | None:
+    """Give the numbers of rows, counted from this rank's first; None if some rank has numbers of another's rows.
+
+    Args:
+        batch: whose rows they are.
+        dim: that they count along.
+        numbers: int64, of rows of the whole.
+        from_end: negative ones count from the end.
+    """
+    layout, world = batch._layout, World.get()
+    if layout.dim != dim or layout.pieces or numbers.dtype != torch.long or numbers.dim() == 0:
+        return None
+    its = to_local(numbers)
+    rows = torch.where(its < 0, its + layout.total, its) if from_end else its
+    rows = rows - sum(layout.counts[: world.rank])
+    if lists_own_rows(its, layout):
+        return rows
+    is_own = ((rows >= 0) & (rows < layout.counts[world.rank])).all()
+    with nullcontext() if world.observation is None else world.observation.paused():  # own rows meet no others
+        are_own = int(world.all_reduce(is_own.to(torch.int64))) == world.size
+    return rows if are_own else None
+
+
+def _of_batch(batch: BatchTensor, items: Sequence[Any]) -> Layout | None:
+    """How what is picked is dealt, if the rows are picked by a batch; else None."""
+    layout, first = batch._layout, _leading(items)
+    if layout.pieces or first == len(items) or not isinstance(items[first], BatchTensor) or items[first].dim() == 0:
+        return None
+    if layout.dim != sum(item is not None for item in items[:first]):
+        return None
+    indices = [item for item in items if isinstance(item, Tensor)]
+    if not all(isinstance(item, Tensor) or item is None or type(item) in _PLAIN for item in items):
+        return None
+    its = common_layout(indices) if all(item.dtype == torch.long for item in indices) else None
+    if its is None or first == 0:
+        return its
+    return its.at(first + its.dim) if len(indices) == 1 else None  # torch may move several to the front
+
+
+def _leading(items: Sequence[Any]) -> int:
+    """How many items come before the first that picks."""
+    return next((at for at, item in enumerate(items) if not (item is None or _is_all(item))), len(items))
+
+
+def _is_all(item: Any) -> bool:
+    return isinstance(item, slice) and item == slice(None)
+
+
+def _local_index(
+    batch: BatchTensor, items: Sequence[Any], its: Layout, from_end: bool = True
+) -> tuple[Any, ...] | None:
+    first = _leading(items)
+    rows = local_rows(batch, batch._layout.dim, items[first], from_end)
+    cut = cutter(its, broadcast_dims([item for item in items if isinstance(item, Tensor)]))
+    return None if rows is None else (*items[:first], rows, *map(cut, items[first + 1 :]))
+
+
+def _lies_beside(value: Tensor, layout: Layout, dims: int) -> bool:
+    """Tell whether a tensor has its rows where a result has them, or the same for all of them."""
+    back = dims - layout.dim
+    if isinstance(value, BatchTensor):
+        return value._layout.lies_as(layout) and value.dim() - value._layout.dim == back and value.dim() <= dims
+    return value.dim() <= dims and (value.dim() < back or value.shape[-back] in (1, layout.total))
 
 
 def _may_be(batch: BatchTensor, items: Sequence[Any]) -> bool:

@@ -25,7 +25,9 @@ from . import (
     factories,
     indexing,
     joining,
+    listed_entries,
     losses,
+    masked_rows,
     metadata,
     networks,
     products,
@@ -40,8 +42,9 @@ from . import (
 
 # Rules that look at more than a name; a later one counts.
 _MODULES = (
-    metadata, elementwise, shapes, indexing, joining, losses, factories, autograd, autograd_calls, dims, networks,
-    samples_as_channels, products, contractions, sequences, dropout, draws, copies, writes, shapes_in_place,
+    metadata, listed_entries, masked_rows, shapes, indexing, joining, losses, factories, autograd, autograd_calls,
+    dims, networks, samples_as_channels, products, contractions, sequences, dropout, draws, copies, writes,
+    shapes_in_place,
 )  # fmt: skip
 _OWNERS = (torch, torch.Tensor, F, torch.special, torch.linalg)
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...structure import map_leaves
 from ..forms import forget_whole, is_whole_shared, to_local
 from ..names import writes_in_place
 from ..tensor import BatchTensor, Rule
@@ -16,6 +17,7 @@ from . import masked_rows, picked_rows
 from .elementwise import common_layout, cutter, to_local_form
 from .indexing import getitem
 from .indices import index_dims, of_each_row, scalar, without_ellipsis
+from .listed_entries import note_told_rows
 
 
 def setitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -29,6 +31,8 @@ def setitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     items = index if isinstance(index, tuple) else (index,)
     if len(items) == 1 and (by_mask := masked_rows.written(batch, items[0], value)) is not None:
         local_index, local_value = by_mask
+    elif (at_batch := picked_rows.written_by_batch(batch, items, value)) is not None:
+        local_index, local_value = at_batch
     else:
         items = masked_rows.spelled_out(items, batch.dim(), batch._layout.dim)
         of_rows = of_each_row(batch, items)
@@ -104,17 +108,28 @@ def scatter(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return _written(func, batch, args, kwargs)
 
 
-def index_columns(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``x.index_add(1, columns, y)``, ``index_copy``, ``index_fill`` and their like: local if ``y`` is dealt alike."""
+def at_indices(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.index_add(1, columns, y)``, ``index_copy``, ``index_fill`` and their like: local if ``y`` is dealt alike.
+
+    Along the rows, it is local if the numbers of rows are a batch, and each rank's are of its own.
+    """
     given = dict(zip(("input", "dim", "index", "source"), args, strict=False)) | kwargs
     batch, dim, index, source = given.get("input"), given.get("dim"), given.get("index"), given.get("source", 0)
     source = given.get("value", source)
     if not isinstance(batch, BatchTensor) or type(dim) is not int or kwargs.get("out") is not None:
         return NotImplemented
-    if not isinstance(index, Tensor) or isinstance(index, BatchTensor) or dim % batch.dim() == batch._layout.dim:
+    dim, layout, local = dim % batch.dim(), batch._layout, index
+    if dim == layout.dim:
+        if not isinstance(index, BatchTensor) or index.dim() != 1:
+            return NotImplemented
+        local, layout = picked_rows.local_rows(batch, dim, index, from_end=False), index._layout.at(dim)
+    if not isinstance(local, Tensor) or isinstance(local, BatchTensor):
         return NotImplemented
-    if isinstance(source, Tensor) and getattr(source, "_layout", None) != batch._layout:
+    if isinstance(source, Tensor) and source.dim() > 0 and getattr(source, "_layout", None) != layout:
         return NotImplemented
+    if dim == batch._layout.dim:
+        note_told_rows()
+    args, kwargs = map_leaves(lambda value: local if value is index else value, (args, kwargs))
     return _written(func, batch, args, kwargs)
 
 
@@ -136,10 +151,7 @@ def rules() -> list[tuple[Any, Rule]]:
         *((f, scatter) for f in (torch.scatter, Tensor.scatter, torch.scatter_add, Tensor.scatter_add)),
         *((f, scatter) for f in (torch.scatter_reduce, Tensor.scatter_reduce)),
         *((f, scatter) for f in (Tensor.scatter_, Tensor.scatter_add_, Tensor.scatter_reduce_)),
-        *((f, index_columns) for f in (torch.index_add, torch.index_copy, torch.index_fill, torch.index_reduce)),
-        *((f, index_columns) for f in (Tensor.index_add, Tensor.index_copy, Tensor.index_fill, Tensor.index_reduce)),
-        *(
-            (f, index_columns)
-            for f in (Tensor.index_add_, Tensor.index_copy_, Tensor.index_fill_, Tensor.index_reduce_)
-        ),
+        *((f, at_indices) for f in (torch.index_add, torch.index_copy, torch.index_fill, torch.index_reduce)),
+        *((f, at_indices) for f in (Tensor.index_add, Tensor.index_copy, Tensor.index_fill, Tensor.index_reduce)),
+        *((f, at_indices) for f in (Tensor.index_add_, Tensor.index_copy_, Tensor.index_fill_, Tensor.index_reduce_)),
     ]
