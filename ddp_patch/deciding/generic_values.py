@@ -22,7 +22,7 @@ from ..batch.world import World
 from ..calling.comparison import Dims, compare, usual_size
 from ..generators import same_draws
 from ..structure import leaves, map_leaves
-from .split_trial import SplitTrial
+from .tried_forward import TriedForward
 
 _FEW = 9  # rows
 
@@ -110,7 +110,7 @@ class _Trials:
 
     def _result(self, rows: RowRuns) -> Any:
         args, kwargs = map_leaves(lambda leaf: self._some(leaf, rows), self._arguments)
-        with SplitTrial(torch.nn.Module()) as trial:
+        with TriedForward(torch.nn.Module()) as trial:
             result = self._func(*args, **kwargs)
         self._is_repeatable = self._is_repeatable and not trial.looked and not trial.drew
         return result

@@ -25,7 +25,7 @@ from ..generators import same_beside_torch, same_draws, same_states, state_of, s
 from ..ledger import raised
 from ..structure import leaves
 from .copies import NormInput, trial_copy, varied_alike
-from .split_trial import SplitTrial
+from .tried_forward import TriedForward
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Side:
     module: nn.Module
     inputs: Arguments
     outputs: Any
-    trial: SplitTrial
+    trial: TriedForward
     normed: list[NormInput]  # by its norms, in their order
     said: list[str]  # written, printed and logged
 
@@ -92,7 +92,7 @@ def run_both(
             "__deepcopy__, or detach the tensors that it keeps"
         ) from None
     whole, rows = varied_alike(whole, rows)
-    first, losses = SplitTrial(module), ReductionsOfWhole()
+    first, losses = TriedForward(module), ReductionsOfWhole()
     Refused.latest = ""
     calls, places = ((), ()) if seen is None else (losses_of(seen), seen.places)
     try:
@@ -110,7 +110,7 @@ def run_both(
     if seen is not None:
         reductions = Reductions(calls, seen.layout, World.get().rank, of_whole=losses)
     stood, of_script = states(), [state_of(generator) for generator in generators]
-    trial = SplitTrial(module, _batches_among(inputs, whole))
+    trial = TriedForward(module, _batches_among(inputs, whole))
     try:
         with isolated(generators) as of_rows, _without_collectives(reductions), trial, noticed(has_sums(calls)):
             from_local = _outputs_of(on_rows, places, *inputs)

@@ -12,7 +12,7 @@ from ..batch.nodes import unhooked
 from ..batch.rules import autograd as rules
 from ..batch.tensor import BatchTensor
 from ..calling.module_hooks import is_torchs
-from ..deciding.split_trial import note_hook
+from ..deciding.tried_forward import note_hook
 from ..errors import BatchError
 from ..patch import Args, Kwargs, Patch
 from ..session import Session

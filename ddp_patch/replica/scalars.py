@@ -12,8 +12,8 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.rows import detached, whole_arguments
 from ..deciding.copies import trial_copy
-from ..deciding.split_trial import SplitTrial
 from ..deciding.trial_run import isolated
+from ..deciding.tried_forward import TriedForward
 from ..errors import BatchError
 from ..structure import leaves, map_leaves
 from .call_stack import ON_WHOLE
@@ -89,7 +89,7 @@ class Scalars:
         half = few // 2
         try:
             twin = trial_copy(module)
-            with self._replicas.forwards.at_position(ON_WHOLE), isolated(), SplitTrial(module):
+            with self._replicas.forwards.at_position(ON_WHOLE), isolated(), TriedForward(module):
                 whole, first, second = (
                     _scalars_of(twin(*_part(args, rows, at, *span), **_part(kwargs, rows, at, *span)))
                     for span in ((0, few), (0, half), (half, few - half))

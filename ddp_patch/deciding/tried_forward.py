@@ -27,18 +27,18 @@ from .readers import CACHES, KERNELS, TORCH, reader
 
 def note_hook() -> None:
     """Note that a forward registers a hook on an activation, if this is a trial."""
-    if SplitTrial.running is not None:
-        SplitTrial.running.hooked = SplitTrial.running.hooked or model_line()
+    if TriedForward.running is not None:
+        TriedForward.running.hooked = TriedForward.running.hooked or model_line()
 
 
-class SplitTrial(TorchDispatchMode):
+class TriedForward(TorchDispatchMode):
     """Random numbers become constants, so that rows and whole draw alike; readings of values are noted."""
 
     _DRAWS = (
         "rand", "normal", "bernoulli", "uniform", "exponential", "geometric", "cauchy", "poisson", "multinomial",
         "binomial", "gamma", "dirichlet",
     )  # fmt: skip
-    running: ClassVar[SplitTrial | None] = None
+    running: ClassVar[TriedForward | None] = None
 
     def __init__(self, module: nn.Module, batch: Iterable[Tensor] = ()) -> None:
         """Note nothing yet.
@@ -62,13 +62,13 @@ class SplitTrial(TorchDispatchMode):
 
     def __enter__(self) -> Any:
         """Begin to note."""
-        SplitTrial.running = self
+        TriedForward.running = self
         self._copies.__enter__()  # type: ignore[no-untyped-call]
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         """Note no more."""
-        SplitTrial.running = None
+        TriedForward.running = None
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._copies.__exit__(*error)  # type: ignore[no-untyped-call]
 
@@ -114,7 +114,7 @@ class SplitTrial(TorchDispatchMode):
         """Whether random numbers were drawn."""
         return bool(self._draws)
 
-    def drew_beside(self, whole: SplitTrial) -> str:
+    def drew_beside(self, whole: TriedForward) -> str:
         """Give the line that draws something which has one shape for some rows and for all: it is not of the batch.
 
         Args:
@@ -171,7 +171,7 @@ class _Copies(TorchFunctionMode):
     _SIZES = ("numel", "nelement")  # of which nobody can tell how it depends on the number of rows
     _SHAPES = ("size", "__len__")
 
-    def __init__(self, trial: SplitTrial) -> None:
+    def __init__(self, trial: TriedForward) -> None:
         super().__init__()
         self._trial = trial
 
