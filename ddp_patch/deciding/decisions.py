@@ -1,8 +1,10 @@
-"""What was found out about each module: whether its rows may be computed apart, and which arguments are batches.
+"""Decides whether the rows of a module may be computed apart, and remembers that and which arguments are batches.
 
-A call of a form that was not seen before runs on batches, which is exact whatever the module does, and is observed. If
-every function kept the rows apart, the module is tried on copies too, since Python may calculate with the batch size.
-Calls of that form then run on rows.
+A call of a form that was not seen before (``call_forms.py``: what may decide how it is carried out, but for sizes) runs
+on batches, which is exact whatever the module does, and is observed (``observed_call.py``). If every function kept the
+rows apart, the module is tried on copies too (``trial_run.py``), since Python may calculate with the batch size. Calls
+of that form then run on rows. A form whose calls raise on batches gets the whole batch, on every rank; forms that are
+new in every call are passed over, and their calls run on batches unobserved.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a trial tells of a module: whether its rows may be computed apart from then on (``decisions.py`` asks once).
+"""What a trial tells of a module: whether the rows of a call came out apart. ``decisions.py`` asks, and decides.
 
 A loss over all pairs of a batch, a discriminator that compares the batch's samples, a BatchNorm of the author's own:
 split over ranks, they would silently compute something else. The trial runs two copies without gradients, one on what
