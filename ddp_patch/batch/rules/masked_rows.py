@@ -85,7 +85,10 @@ def select(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.masked_select(mask)``, which are broadcast with each other."""
     if len(args) != 2 or kwargs or not all(isinstance(value, Tensor) for value in args) or not is_mask(args[1]):
         return NotImplemented
-    shape = torch.broadcast_shapes(*(value.shape for value in args))
+    try:
+        shape = torch.broadcast_shapes(*(value.shape for value in args))
+    except RuntimeError:
+        return NotImplemented  # which raises what torch's own says
     source, mask = (value if value.shape == shape else value.expand(shape) for value in args)
     by_mask = picked(source, (mask,), func)
     return NotImplemented if by_mask is None else by_mask
