@@ -82,11 +82,55 @@ def test_a_loss_travels_with_the_gradients(collectives, name):
 @pytest.mark.parametrize("accelerated", [False, True])
 def test_a_count_is_assumed_only_where_looking_at_it_costs_no_wait(accelerated):
     """On an accelerator it would wait for the device in every step; a sum of eight bytes does not."""
-    world = SimpleNamespace(may_assume=True, ledger=None, accelerated=accelerated)
+    world = SimpleNamespace(looks_at_gradients=False, ledger=None, accelerated=accelerated)
     assumption = Assumption(world, SimpleNamespace(on_any=lambda parameters: False))
     sync = SimpleNamespace(may_be_scaled=lambda source: True, all=[])
     reduction = SimpleNamespace(has_count=True, expected=8.0, source=None, part=torch.empty(2))
     assert assumption.begin([sync], reduction) is (None if accelerated else sync)
+
+
+class Routed(nn.Module):
+    """Computes each word with the weight of the expert that it chooses, as a part of one parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.weight = nn.Linear(4, 2), nn.Parameter(torch.randn(2, 4, 4))
+
+    def forward(self, x):
+        chosen, out = self.gate(x).argmax(-1), torch.zeros_like(x)
+        for expert in range(2):
+            row, place = torch.where(chosen == expert)
+            out[row, place] = F.linear(x[row, place], self.weight[expert]).tanh()
+        return out
+
+
+def routed():
+    """Train it with targets to ignore; and what ranks told each other in the last step."""
+    torch.manual_seed(0)
+    model = Routed().double()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    x, y = torch.randn(48, 6, 4).double(), torch.randint(0, 4, (48, 6))
+    y[:, 0] = y[::2, 1] = -100
+    for rows, labels in DataLoader(TensorDataset(x, y), 12):
+        told = dict(World.current.ledger.collective_bytes) if World.current else {}
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(rows).flatten(0, 1), labels.flatten())
+        loss.backward()
+        optimizer.step()
+    told = (
+        {name: count - told.get(name, 0) for name, count in World.current.ledger.collective_bytes.items()}
+        if told
+        else {}
+    )
+    return loss.item(), model.weight.sum().item(), told.get("all_reduce", 0), told.get("all_gather", 0)
+
+
+def test_parts_of_parameters_have_averaged_gradients_though_targets_are_ignored(ranks):
+    wanted = routed()
+    for *numbers, summed, gathered in ranks.call(routed, 2).ok().results:
+        assert numbers == pytest.approx(wanted[:2], rel=1e-9)
+        assert gathered == 0
+        assert summed <= 64  # bytes: how many words choose an expert, and how many targets there are
 
 
 def below_overrides():

@@ -60,9 +60,8 @@ class World(Collectives):
     # NCCL gathers a list by way of a further tensor; gloo gathers into one tensor four times slower (torch 2.13).
     gathers_flat: bool = False
 
-    # A loss may count on having no targets to ignore. False once one had, or once somebody looks at gradients on their
-    # way, which could not be corrected afterwards.
-    may_assume: bool = True
+    # Somebody looks at gradients on their way, which cannot be corrected afterwards, nor be a rank's share there.
+    looks_at_gradients: bool = False
 
     observation: Observation | None = None  # of a forward that computes on batches
     tells_batch_sizes: bool = False  # a forward runs on batches: what it makes of their sizes is one as well

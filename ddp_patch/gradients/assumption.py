@@ -25,12 +25,13 @@ class Assumption:
         """
         self._world = world
         self._hooks = hooks
+        self._had_ignored = False  # a loss had targets to ignore
 
     def begin(self, syncs: Iterable[GradientSync], reduction: PendingReduction) -> GradientSync | None:
         """Let a backward begin before the count is known, if that can be corrected; gives whose gradients it gives."""
-        if not (self._world.may_assume and reduction.has_count and reduction.expected == reduction.expected):
+        if self._had_ignored or not (reduction.has_count and reduction.expected == reduction.expected):
             return None
-        if self._world.accelerated:
+        if self._world.looks_at_gradients or self._world.accelerated:
             return None  # to look at the true count would wait for the device; to sum it first does not
         for sync in syncs:
             if sync.may_be_scaled(reduction.source) and not self._hooks.on_any(sync.all):
@@ -53,7 +54,7 @@ class Assumption:
         if true == reduction.expected:
             return
         # Every gradient of this backward came through the loss, so all of them are wrong by the same factor.
-        self._world.may_assume = False
+        self._had_ignored = True
         if any(id(leaf) not in sync.ids for leaf in leaves_below([source])):
             raise BatchError(
                 "A loss with targets to ignore has gradients for tensors that are no parameters of its model, which "

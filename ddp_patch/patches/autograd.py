@@ -75,7 +75,7 @@ def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
 def _apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     instance = wrapped.__self__ if instance is None else instance  # wrapt does not know methods of a class from C
     of_script = is_scripts(instance)
-    session.world.may_assume &= not (of_script and session.replicas.forwards.is_in_call)  # its backward may clamp
+    session.world.looks_at_gradients |= of_script and session.replicas.forwards.is_in_call  # its backward may clamp
     if of_script and session.replicas.forwards.computes_rows and not session.world.sees_gradients:
         result = wrapped(*args, **kwargs)
         for node in {leaf.grad_fn: None for _, leaf in leaves(result) if _is_of_function(leaf)}:

@@ -30,7 +30,7 @@ _ON_MODULES = (
 
 def _on_tensor(session: Session, wrapped: Any, instance: Tensor, args: Args, kwargs: Kwargs) -> Any:
     if not instance.is_leaf:
-        session.world.may_assume = False
+        session.world.looks_at_gradients = True
     if isinstance(instance, BatchTensor):
         return rules.register_hook(wrapped, (instance, _seen_by(session, args, kwargs)), {})
     if (computed := unhooked(instance)) is not instance:  # what was computed from it does not come by its tied form
@@ -59,7 +59,7 @@ def _after_accumulation(session: Session, wrapped: Any, instance: Tensor, args: 
 
 
 def _retain_grad(session: Session, wrapped: Any, instance: Tensor, args: Args, kwargs: Kwargs) -> None:
-    session.world.may_assume = False
+    session.world.looks_at_gradients = True
     seen = session.world.observation
     if seen is not None and not isinstance(instance, BatchTensor) and not instance.is_leaf:
         # What rows give a sum over the batch is summed below it.
@@ -90,7 +90,7 @@ def _retain_grad(session: Session, wrapped: Any, instance: Tensor, args: Args, k
 def _on_module(session: Session, wrapped: Any, instance: nn.Module, args: Args, kwargs: Kwargs) -> Any:
     session.replicas.hooks.registered += 1
     # One on the way forward may make a leaf of an activation, as PEFT's do.
-    session.world.may_assume = session.world.may_assume and is_torchs(_hook(args, kwargs))
+    session.world.looks_at_gradients |= not is_torchs(_hook(args, kwargs))
     with session.replicas.hooks.whole(instance):
         handle = wrapped(*args, **kwargs)
     if session.replicas.hooks.need_whole(instance):

@@ -199,7 +199,7 @@ class Forwards(CallStack):
         """
         if is_trained(tensor):
             return True
-        if tensor.grad_fn is None or not (self.is_in_call and self._world.may_assume):
+        if tensor.grad_fn is None or self._world.looks_at_gradients or not self.is_in_call:
             return False
         return comes_from(tensor, is_trained, _MOST_NODES)
 
