@@ -209,7 +209,7 @@ class Replicas:
         self._news = True
         self.forwards.call_count += 1
         try:
-            with self.forwards.without_interception():
+            with self.forwards.without_interception(), self._world.telling_batch_sizes(False):  # but what is observed
                 first = self.decisions.first_call(call, local, form, self.rows)
         except DdpPatchError:
             raise
