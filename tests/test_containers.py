@@ -10,6 +10,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ddp_patch
+from ddp_patch.batch.layout import Layout
+from ddp_patch.batch.sizes import BatchSize
+from ddp_patch.calling.calls import Call
 from ddp_patch.calling.containers import Containers
 from ddp_patch.structure import map_leaves
 
@@ -171,3 +174,10 @@ def test_a_model_that_writes_to_the_dict_of_its_batch_runs_on_rows(ranks):
     for said, on_batches in ranks.call(predictions, 2).ok().results:
         assert said == pytest.approx(wanted, rel=1e-5)
         assert on_batches == {}
+
+
+def test_a_module_inside_is_given_numbers_for_sizes_of_batches():
+    size = BatchSize.of(Layout((4, 4), 0, 8))
+    call = Call(None, None, (size, [size, 1]), {"sizes": (2, size), "x": 3}).with_numbers()
+    assert [type(call.args[0]), type(call.args[1][0]), type(call.kwargs["sizes"][1])] == [int] * 3
+    assert call.with_numbers() is call

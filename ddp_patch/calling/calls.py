@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from ..batch.sizes import numbers
 from ..structure import leaves
 from . import swap
 
@@ -34,6 +35,12 @@ class Call:
     def as_written(self) -> Any:
         """Let torch do it."""
         return self.run(*self.args, **self.kwargs)
+
+    def with_numbers(self) -> Call:
+        """The same call with plain numbers, where a forward on batches hands on a batch size."""
+        args, kwargs = numbers(self.args), {name: numbers(value) for name, value in self.kwargs.items()}
+        is_same = args is self.args and all(value is self.kwargs[name] for name, value in kwargs.items())
+        return self if is_same else self.with_arguments(args, kwargs)
 
     def with_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """The same call with other arguments."""

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..batch.sizes import numbers
 from ..calling.calls import Call
 from ..patch import Args, Kwargs, Patch, Wrapper
 from ..patcher import Patcher
@@ -68,8 +67,6 @@ class Discovery:
 
 
 def _call(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-    if session.world.tells_batch_sizes and not session.replicas.forwards.is_bypassed:
-        args, kwargs = numbers(args), {name: numbers(value) for name, value in kwargs.items()}
     return session.discovery.take_over(Call(instance, wrapped, args, kwargs))
 
 

@@ -113,7 +113,7 @@ class Replicas:
         if self.forwards.is_bypassed or is_under_transform() or (self.backwards.is_busy and not self.replay.is_on):
             return call.as_written()
         if self.forwards.intercept_depth:
-            return self._between_hooks(call)
+            return self._between_hooks(call.with_numbers())
         self._news = False
         try:
             return self._job.precision.applied(self._between_hooks, call)

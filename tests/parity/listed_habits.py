@@ -276,6 +276,29 @@ class Scaled(nn.Module):
         return torch.ones(batch, length, 1) * self.scale * batch
 
 
+class Beside(nn.Module):
+    """Is given a batch, and its size."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+
+    def forward(self, h, batch, sizes=()):
+        return self.first(h).tanh() * batch + torch.ones(batch, 2).mean() + len(sizes)
+
+
+def sizes_that_are_given_beside_a_batch():
+    def loss(model, h, y):
+        picked = h[y != HIDDEN]
+        out = model.beside(h, h.size(0)) + model.beside(h, batch=h.shape[0], sizes=(h.size(0), 2))
+        return out.square().mean() + picked.mean()
+
+    torch.manual_seed(0)
+    model = Texts(None, loss)
+    model.beside = Beside()
+    return trained(model, epochs=1)
+
+
 def sizes_that_are_told_on():
     def loss(model, h, y):
         model.batch, length, _ = h.shape
