@@ -143,20 +143,22 @@ class SplitDecisions:
         # It bound something outside anew, as a first call may: the next one of this form is looked at once more.
         has_rebound = observed.has_rebound(form, self._census.of(call.module)) and form not in forms.rebound
         # On every rank or on none: a trial may need all of them.
-        answers = [answer[0] for answer in self._world.share([[observed.seen.why_not_split, has_rebound]])]
-        why_not_split = next((reason for reason, _ in answers if reason is not None), None)
+        seen = observed.seen
+        told = self._world.share([[seen.why_not_split, has_rebound, seen.gathers_what_it_made]])
+        answers = [answer[0] for answer in told]
+        why_not_split = next((reason for reason, *_ in answers if reason is not None), None)
         if why_not_split is not None:
             decision = SplitDecision(CallMode.BATCHES, why_not_split)
         else:
             decision = observed.tried() if stored is None or is_to_be_tried else observed.as_tried(stored.decision)
-        decision = agreed(self._world, completed_by(observed.outputs, local, decision, observed.seen))
-        decision = dataclasses.replace(decision, tells_batch_sizes=not observed.seen.gathers_what_it_made)
+        decision = agreed(self._world, completed_by(observed.outputs, local, decision, seen))
+        decision = dataclasses.replace(decision, tells_batch_sizes=not any(gathers for *_, gathers in answers))
         if decision.mode is not CallMode.ROWS and local.assumed_dims:
             self._memory[call.module].update(dict.fromkeys(local.assumed_dims))
-        elif any(has_rebound for _, has_rebound in answers):
+        elif any(has_rebound for _, has_rebound, _ in answers):
             forms.rebound.add(form)
         else:
-            self._store(call, form, decision, local, observed.seen.is_size_dependent)
+            self._store(call, form, decision, local, seen.is_size_dependent)
         if local.holds_dealt_tensors and call.dim is None:
             entries = sum(
                 leaf.numel() for _, leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)
