@@ -21,19 +21,22 @@ _OF_OLD = ("size_average", "reduce")  # before torch 1.0, of which torch warns
 _FLOAT = 4  # bytes of a number; the sum over a batch of smaller ones may overflow
 
 
-def row_loss(names: str, last: bool = False, fewer: str = "") -> Rule:
+def row_loss(names: str, last: bool = False, fewer: str = "", takes_one: bool = False) -> Rule:
     """Make the rule of a loss whose operands have their rows in dimension 0.
 
     Args:
         names: of the operands. Others, such as weights of classes, every rank has whole.
         last: the last dimension of the first one is that of a vector, which has one term.
         fewer: the operand that may have fewer dimensions; rows of others would meet other dimensions.
+        takes_one: of that operand, a single entry may stand for all rows.
     """
     operands = names.split()
 
     def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         arguments = bound(func, args, kwargs)
         tensors = [arguments[name] for name in operands if isinstance(arguments.get(name), Tensor)]
+        one = arguments[fewer] if takes_one and _is_one(arguments[fewer]) else None
+        tensors = [tensor for tensor in tensors if tensor is not one]
         layout = layout_of_rows(*tensors)
         if layout is None or not _is_usual(arguments, operands, layout) or tensors[0].dim() <= last:
             return NotImplemented  # of one sample, the batch are its entries
@@ -41,7 +44,9 @@ def row_loss(names: str, last: bool = False, fewer: str = "") -> Rule:
         if any(isinstance(other, Tensor) and other.dim() != tensors[0].dim() for other in others):
             return NotImplemented
         local = {
-            name: rows_of(value, layout) if name in operands and isinstance(value, Tensor) else value
+            name: rows_of(value, layout)
+            if name in operands and isinstance(value, Tensor) and value is not one
+            else value
             for name, value in arguments.items()
         }
         if arguments["reduction"] == "none":
@@ -55,6 +60,12 @@ def row_loss(names: str, last: bool = False, fewer: str = "") -> Rule:
         return pending_reduction(loss, terms.numel(), rows=local[operands[0]])
 
     return rule
+
+
+def _is_one(value: Any) -> bool:
+    """Tell a single entry that every rank has, and that is not trained."""
+    plain = isinstance(value, Tensor) and not isinstance(value, BatchTensor)
+    return plain and value.shape == (1,) and not value.requires_grad
 
 
 def _is_usual(arguments: dict[str, Any], operands: list[str], layout: Layout) -> bool:
@@ -143,7 +154,7 @@ def rows_of(tensor: Tensor, layout: Layout) -> Tensor:
 
 ROW_LOSSES: dict[Callable[..., Any], Rule] = {
     F.triplet_margin_loss: row_loss("anchor positive negative", last=True),
-    F.cosine_embedding_loss: row_loss("input1 input2 target", last=True, fewer="target"),
+    F.cosine_embedding_loss: row_loss("input1 input2 target", last=True, fewer="target", takes_one=True),
     F.margin_ranking_loss: row_loss("input1 input2 target"),
     F.hinge_embedding_loss: row_loss("input target"),
     F.gaussian_nll_loss: row_loss("input target var", fewer="var"),
