@@ -88,10 +88,14 @@ class HookCensus:
         if self._capturing.get(id(module)) == (contents, self.registered):
             return is_capturing()
         hooked = [layer for layer in contents.layers if layer is not module and has_own(layer)]
-        if not all(map(_only_captures, hooked)):
+        if not all(map(only_captures, hooked)):
             return True  # asked again next time: handles are removed without a word
         (self._capturing if hooked else self._clear)[id(module)] = contents, self.registered
         return bool(hooked) and is_capturing()
+
+    def look_at_gradients(self, module: nn.Module, contents: ModuleContents) -> bool:
+        """Tell whether hooks within a module, which ``inside`` has just found, do more than take down what it gives."""
+        return self._capturing.get(id(module)) != (contents, self.registered)
 
     @staticmethod
     def need_whole(module: nn.Module) -> bool:
@@ -123,7 +127,8 @@ def has_own(module: nn.Module) -> bool:
     return bool(hooked) and any(not is_torchs(hook) for hooks in hooked for hook in hooks.values())
 
 
-def _only_captures(module: nn.Module) -> bool:
+def only_captures(module: nn.Module) -> bool:
+    """Tell whether the hooks that a module carries take down what it gives, and nothing else."""
     hooks = [hook for kind in _KINDS for hook in vars(module)[kind].values()]
     return all(is_torchs(hook) or captures(hook) for hook in hooks)
 

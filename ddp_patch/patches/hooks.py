@@ -11,6 +11,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ..batch.nodes import unhooked
 from ..batch.rules import autograd as rules
 from ..batch.tensor import BatchTensor
+from ..calling.capturing import captures
 from ..calling.module_hooks import is_torchs
 from ..deciding.tried_forward import note_hook
 from ..errors import BatchError
@@ -90,7 +91,8 @@ def _retain_grad(session: Session, wrapped: Any, instance: Tensor, args: Args, k
 def _on_module(session: Session, wrapped: Any, instance: nn.Module, args: Args, kwargs: Kwargs) -> Any:
     session.replicas.hooks.registered += 1
     # One on the way forward may make a leaf of an activation, as PEFT's do.
-    session.world.looks_at_gradients |= not is_torchs(_hook(args, kwargs))
+    hook = _hook(args, kwargs)
+    session.world.looks_at_gradients |= not (is_torchs(hook) or captures(hook))
     with session.replicas.hooks.whole(instance):
         handle = wrapped(*args, **kwargs)
     if session.replicas.hooks.need_whole(instance):

@@ -127,7 +127,7 @@ class Replicas:
         is_whole = self.hooks.need_whole(call.module)
         if not (is_whole or self.hooks.are_on(call.module)):
             return self._call(call)
-        self._world.looks_at_gradients = True
+        self._world.looks_at_gradients |= is_whole or not module_hooks.only_captures(call.module)
         self._look_at(call.module)  # its forward may call it
         if is_whole:
             self._world.ledger.on_whole[described(call.module)] = "hooks on all modules, or of register_backward_hook"
@@ -160,7 +160,7 @@ class Replicas:
     def _run(self, call: Call, local: LocalArgs, contents: ModuleContents, replica: Replica | None) -> tuple[Any, bool]:
         """Compute a call, and tell whether what comes out has the replica's hooks."""
         if self.hooks.inside(call.module, contents):
-            self._world.looks_at_gradients = True
+            self._world.looks_at_gradients |= self.hooks.look_at_gradients(call.module, contents)
             self._world.ledger.on_batches[described(call.module)] = "a module inside it has hooks, which see batches"
             self._news = self._news or self.hooks.is_new(call.module, contents)
             return self.forwards.on_batches_with_interception(call, local), False
