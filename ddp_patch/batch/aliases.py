@@ -11,8 +11,10 @@ import functools
 import sys
 import weakref
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from ..structure import leaves
@@ -93,6 +95,23 @@ def _gone(references: dict[int, weakref.ref[Any]], key: int, leaf: weakref.ref[A
 def held_by_nobody_else() -> list[BatchTensor]:
     """Give batches that this module alone keeps alive."""
     return [entry.batch for entry in _kept if _references(entry) == _OURS]
+
+
+def is_held_alone(batch: Any) -> bool:
+    """Tell whether nothing but a batch looks at its rows' memory: no view, no other batch, no graph."""
+    return _uses(batch) == _OF_ONE
+
+
+def _uses(batch: Any) -> tuple[int, int]:
+    return sys.getrefcount(batch._rows), storage_uses(batch._rows)
+
+
+def storage_uses(tensor: Tensor) -> int:
+    """Count the tensors that share a storage, and this call (torch 2.13)."""
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+
+
+_OF_ONE = _uses(SimpleNamespace(_rows=torch.empty(1)))
 
 
 def release_unused() -> None:

@@ -117,7 +117,7 @@ class Collectives(ABC):
         # Into memory of its own: a view made inside an autograd function refuses in-place writes.
         whole = empty_whole(rows, layout, scaled(rows, layout)) if alike else rows
         fits = alike and layout.dim == 0 and longest * self.size == layout.total and whole.is_contiguous()
-        fits = fits and not layout.pieces
+        fits = fits and layout.is_consecutive
         # Detached: a view that a backend still has would look as if the script had it.
         gathered = whole.detach().view(-1).view(torch.uint8) if fits else sent.new_empty(self.size * sent.numel())
         parts = gathered.view(self.size, -1).unbind()

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
+from .row_numbers import RowRuns, Rows
+from .row_order import RowOrder
 
 
 class RowPlacement(NamedTuple):
@@ -37,74 +38,19 @@ class RowPlacement(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class RowRuns:
-    """Some of a batch's rows: runs of consecutive ones, by their first and their number, in each of equal pieces."""
-
-    runs: tuple[tuple[int, int], ...]
-    total: int
-    pieces: int = 1  # of one size, side by side; the runs are those of the first
-
-    @property
-    def count(self) -> int:
-        """How many they are."""
-        return sum(count for _, count in self.runs) * self.pieces
-
-    def before(self, row: int) -> int:
-        """How many of them come before one of all rows."""
-        of_piece = self.total // self.pieces
-        whole, rest = divmod(row, of_piece) if of_piece else (0, 0)
-        parts = sum(min(max(rest - start, 0), count) for start, count in self.runs)
-        return whole * sum(count for _, count in self.runs) + parts
-
-    def times(self, factor: int) -> RowRuns:
-        """Every row became ``factor`` rows."""
-        runs = tuple((start * factor, count * factor) for start, count in self.runs)
-        return RowRuns(runs, self.total * factor, self.pieces)
-
-    def at(self, place: RowPlacement) -> RowRuns:
-        """The same rows in a result."""
-        its = self.times(place.factor)
-        return its if place.times == 1 else RowRuns(its.runs, its.total * place.times, its.pieces * place.times)
-
-    def of(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:
-        """Take them from a tensor that has all rows: a view of one run, a copy of several."""
-        views = self._views(tensor, dim)
-        if len(views) == 1 and self.pieces == 1:
-            return views[0]
-        if tensor.is_contiguous() or 0 in tensor.stride():
-            return torch.cat(views, dim) if self.pieces == 1 else views[0].flatten(dim, dim + 1)
-        strides = tensor.stride()  # the copy lies in memory as the tensor does
-        order = sorted(range(tensor.dim()), key=lambda at: -strides[at])
-        taken = self.of(tensor.permute(order).contiguous(), order.index(dim))
-        return taken.permute([order.index(at) for at in range(tensor.dim())])
-
-    def put(self, rows: torch.Tensor, whole: torch.Tensor, dim: int) -> None:
-        """Copy them to where they belong in the whole."""
-        if self.pieces > 1:
-            self._views(whole, dim)[0].copy_(rows.unflatten(dim, (self.pieces, -1)))
-            return
-        sizes = [count for _, count in self.runs]
-        for view, run in zip(self._views(whole, dim), rows.split(sizes, dim), strict=True):
-            view.copy_(run)
-
-    def _views(self, tensor: torch.Tensor, dim: int) -> list[torch.Tensor]:
-        if self.pieces > 1:
-            tensor, dim = tensor.unflatten(dim, (self.pieces, -1)), dim + 1
-        return [tensor.narrow(dim, start, count) for start, count in self.runs]
-
-
-@dataclass(frozen=True, slots=True)
 class Layout:
     """How one dimension of a global tensor is dealt: rank r holds ``counts[r]`` rows of it.
 
     They are consecutive, unless batches were joined along their rows, and each rank joined what it has of each: then
-    ``pieces`` tells, in their order, how each of them is dealt. DTensor calls such a placement strided.
+    ``pieces`` tells, in their order, how each of them is dealt. DTensor calls such a placement strided. Rows that were
+    sorted have an ``order``, by which they are whose they were before.
     """
 
     counts: tuple[int, ...]
     dim: int
     total: int
     pieces: tuple[tuple[int, ...], ...] = ()
+    order: RowOrder | None = None
 
     @classmethod
     def deal(cls, rows: int, dim: int, size: int) -> Layout | None:
@@ -119,6 +65,9 @@ class Layout:
     @classmethod
     def joined(cls, layouts: Sequence[Layout], dim: int) -> Layout:
         """Lay batches end to end, each dealt as it is."""
+        if order := next((layout.order for layout in layouts if layout.order is not None), None):
+            counts = tuple(map(sum, zip(*(layout.counts for layout in layouts), strict=True)))
+            return cls(counts, dim, sum(counts), (), order.joined(layouts))
         return cls.of_pieces([piece for layout in layouts for piece in layout.pieces or (layout.counts,)], dim)
 
     @classmethod
@@ -131,43 +80,64 @@ class Layout:
 
     def lies_as(self, other: Layout) -> bool:
         """Tell whether every rank holds the same rows of both, in whichever dimension."""
-        return self.counts == other.counts and self.pieces == other.pieces
+        return self.counts == other.counts and self.pieces == other.pieces and self.order is other.order
+
+    @property
+    def is_consecutive(self) -> bool:
+        """Whether each rank's rows are one run."""
+        return not self.pieces and self.order is None
 
     def at(self, dim: int) -> Layout:
         """The same rows along another dimension."""
-        return self if dim == self.dim else Layout(self.counts, dim, self.total, self.pieces)
+        return self if dim == self.dim else Layout(self.counts, dim, self.total, self.pieces, self.order)
 
     def times(self, factor: int, dim: int) -> Layout:
         """Every row became ``factor`` rows."""
         if self.pieces:
             return Layout.of_pieces([tuple(count * factor for count in piece) for piece in self.pieces], dim)
+        if self.order is not None:
+            return self._in_order(self.order.times(factor), dim)
         return Layout(tuple(count * factor for count in self.counts), dim, self.total * factor)
 
     def divided(self, factor: int, dim: int) -> Layout | None:
         """Every ``factor`` rows became one; None where that would cut across ranks."""
         if factor == 0 or any(count % factor for piece in (self.counts, *self.pieces) for count in piece):
             return None
+        if self.order is not None:
+            order = self.order.divided(factor)
+            return None if order is None else self._in_order(order, dim)
         if self.pieces:
             return Layout.of_pieces([tuple(count // factor for count in piece) for piece in self.pieces], dim)
         return Layout(tuple(count // factor for count in self.counts), dim, self.total // factor)
 
     def repeated(self, times: int, dim: int) -> Layout:
         """All rows, several times over, as ``[T, B] -> [T*B]`` has them."""
+        if self.order is not None:
+            return self._in_order(self.order.repeated(times), dim)
         return Layout.of_pieces([*(self.pieces or (self.counts,))] * times, dim)
 
     def unrepeated(self, times: int, dim: int) -> Layout | None:
         """The way back, ``[T*B] -> [T, B]``; None where that is not what was joined."""
+        if self.order is not None:
+            order = self.order.unrepeated(times)
+            return None if order is None else self._in_order(order, dim)
         each, rest = divmod(len(self.pieces), times)
         if rest or not each or self.pieces != self.pieces[:each] * times:
             return None
         return Layout.of_pieces(self.pieces[:each], dim)
 
     def part(self, start: int, stop: int, rank: int) -> tuple[Layout, int] | None:
-        """Some of the batches that were joined, and which of a rank's rows is their first.
+        """Some rows, and which of a rank's is their first: of batches that were joined, or of another order.
 
         Returns:
-            None where they are cut, or where a rank has none of them.
+            None where what was joined is cut, or where a rank has none of them.
         """
+        if self.order is not None:
+            order = self.order.part(start, stop)
+            counts = tuple(order.rows(rank).count for rank in range(len(self.counts)))
+            if min(counts) == 0:
+                return None
+            return Layout(counts, self.dim, stop - start, (), order), self.rows(rank).before(start)
         edges = [0, *itertools.accumulate(map(sum, self.pieces))]
         if start >= stop or start not in edges or stop not in edges:
             return None
@@ -176,13 +146,20 @@ class Layout:
         offset = sum(piece[rank] for piece in self.pieces[:first])
         return (layout, offset) if min(layout.counts) > 0 else None
 
-    def rows(self, rank: int) -> RowRuns:
+    def _in_order(self, order: RowOrder, dim: int) -> Layout:
+        """What was made of rows of an order, which has more or fewer for each."""
+        counts = tuple(count * order.total // self.total for count in self.counts)
+        return Layout(counts, dim, order.total, (), order)
+
+    def rows(self, rank: int) -> Rows:
         """Which rows a rank holds."""
+        if self.order is not None:
+            return self.order.rows(rank)
         return _rows(self.pieces, self.total, rank) if self.pieces else RowRuns((self.span(rank),), self.total)
 
     def span(self, rank: int) -> tuple[int, int]:
         """First row of a rank, and how many it holds, of a batch that was not joined."""
-        assert not self.pieces
+        assert self.is_consecutive
         return sum(self.counts[:rank]), self.counts[rank]
 
 

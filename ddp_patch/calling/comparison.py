@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ..batch.forms import to_local
-from ..batch.layout import RowPlacement, RowRuns
+from ..batch.layout import RowPlacement
 from ..batch.pending_tensor import PendingTensor
+from ..batch.row_numbers import Rows
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..structure import PIECE, is_container, leaves, pieces, strided
@@ -24,9 +25,7 @@ _HALF = 1e-4  # below the precision of float16 and bfloat16
 Dims = Mapping[str, RowPlacement | None]  # of outputs, by path; None for what every rank has whole
 
 
-def compare(
-    ours: Any, whole: Any, rows: RowRuns, gathers_scalars: bool = False, is_strict: bool = False
-) -> Dims | None:
+def compare(ours: Any, whole: Any, rows: Rows, gathers_scalars: bool = False, is_strict: bool = False) -> Dims | None:
     """Compare what a module gave for some rows with what it gave for the whole batch, without communication.
 
     Args:
@@ -77,7 +76,7 @@ def compare(
     return dims
 
 
-def _is_there(place: RowPlacement, left: Tensor, right: Tensor, rows: RowRuns, is_strict: bool) -> bool:
+def _is_there(place: RowPlacement, left: Tensor, right: Tensor, rows: Rows, is_strict: bool) -> bool:
     """Tell whether a result has its rows in a place."""
     its = rows.at(place)
     if not isinstance(right, BatchTensor):

@@ -42,6 +42,8 @@ class LocalArgs:
         """Why a forward runs on batches whatever it does; empty if its arguments are cut."""
         if self.is_of_several_batches:
             return "it is called with batches of different sizes"
+        if self.layout.order is not None:
+            return "it is called with rows in another order, as sorting gives them"
         of_items = "it is given a list with an entry for each row, and every rank does what it does entry by entry"
         return self.ambiguity if self.items is None else of_items
 

@@ -77,7 +77,7 @@ class SplitDecisions:
         arguments = forms_of(call, local, self.fingerprints.guards(call.module))
         layout = local.layout
         is_single = min(layout.counts) == 1
-        is_joined = bool(layout.pieces)
+        is_joined = not layout.is_consecutive
         with_grad = torch.is_grad_enabled()
         return CallForm(state, arguments, with_grad, call.gathers_scalars, is_single, is_joined, layout.dim)
 

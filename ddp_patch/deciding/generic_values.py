@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from ..batch.forms import full_tensor
-from ..batch.layout import Layout, RowRuns
+from ..batch.layout import Layout
 from ..batch.names import writes_in_place
+from ..batch.row_numbers import RowRuns, Rows
 from ..batch.tensor import BatchTensor
 from ..batch.tried_calls import TriedCall
 from ..batch.world import World
@@ -103,19 +104,19 @@ class _Trials:
             return TriedCall(None)
         return TriedCall(dims, is_repeatable=self._is_repeatable)
 
-    def _compared(self, total: int, parts: Iterable[RowRuns]) -> Iterator[Dims | None]:
+    def _compared(self, total: int, parts: Iterable[Rows]) -> Iterator[Dims | None]:
         whole = self._result(RowRuns(((0, total),), total))
         for rows in parts:
             yield compare(self._result(rows), whole, rows)
 
-    def _result(self, rows: RowRuns) -> Any:
+    def _result(self, rows: Rows) -> Any:
         args, kwargs = map_leaves(lambda leaf: self._some(leaf, rows), self._arguments)
         with TriedForward(torch.nn.Module()) as trial:
             result = self._func(*args, **kwargs)
         self._is_repeatable = self._is_repeatable and not trial.looked and not trial.drew
         return result
 
-    def _some(self, leaf: Any, rows: RowRuns) -> Any:
+    def _some(self, leaf: Any, rows: Rows) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
         if id(leaf) not in self._generic:

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..batch.layout import RowRuns
 from ..batch.noted_reductions import Reduction
 from ..batch.observation import Observation
+from ..batch.row_numbers import Rows
 from ..calling.call_mode import CallMode
 from ..calling.comparison import Dims, close, compare, same_state
 from ..calling.kept_attributes import Place
@@ -49,7 +49,7 @@ def decide_by_trial(
     module: nn.Module,
     whole: Arguments,
     rows: Arguments,
-    row_runs: RowRuns,
+    row_runs: Rows,
     seen: Observation | None = None,
     gathers_scalars: bool = False,
     generators: Sequence[Any] = (),
@@ -95,7 +95,7 @@ def decide_by_trial(
     )
 
 
-def _describe_side_effects(run: TrialRun, row_runs: RowRuns) -> str:
+def _describe_side_effects(run: TrialRun, row_runs: Rows) -> str:
     """Say what a forward does beside computing its outputs that rows would have it do otherwise; nothing if nothing."""
     trial = run.rows.trial
     if run.rows.said != run.whole.said:
@@ -132,7 +132,7 @@ def _describe_side_effects(run: TrialRun, row_runs: RowRuns) -> str:
 
 
 def _locate_rows(
-    module: nn.Module, run: TrialRun, row_runs: RowRuns, gathers_scalars: bool, is_strict: bool
+    module: nn.Module, run: TrialRun, row_runs: Rows, gathers_scalars: bool, is_strict: bool
 ) -> tuple[Dims | None, str]:
     """Tell where outputs have their rows, or why they are not those of the whole."""
     try:
@@ -156,7 +156,7 @@ def _locate_rows(
     return None, _OTHER_ROWS
 
 
-def _are_norm_inputs_alike(whole: Sequence[NormInput], rows: Sequence[NormInput], row_runs: RowRuns) -> bool:
+def _are_norm_inputs_alike(whole: Sequence[NormInput], rows: Sequence[NormInput], row_runs: Rows) -> bool:
     """Tell whether norms, which rest in trials, were each time given something of all rows, and of these rows alike."""
     return len(whole) == len(rows) and all(
         one.layer == other.layer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..batch.layout import RowRuns
+from ..batch.row_numbers import RowRuns, Rows
 from ..batch.world import World
 from ..calling.call_mode import CallMode
 from ..calling.calls import Call
@@ -62,7 +62,7 @@ class Unobserved:
             whole, part = first_rows(*arguments, most), first_rows(*arguments, most // 2)
         _, local = self._tried(whole, part, RowRuns(((0, most // 2),), most))
         decision = agreed(self._world, local)
-        if decision.mode is CallMode.ROWS and (decision.is_size_dependent or local_args.layout.pieces):
+        if decision.mode is CallMode.ROWS and (decision.is_size_dependent or not local_args.layout.is_consecutive):
             decision = self._of_its_size(arguments, local_args, decision)
             return dataclasses.replace(decision, is_size_dependent=decision.mode is CallMode.ROWS)
         return decision
@@ -84,7 +84,7 @@ class Unobserved:
         # All rows may be more than this rank has room for, or than the forward takes.
         return agreed(self._world, decision if how is CallMode.WHOLE else local)
 
-    def _tried(self, whole: Arguments, part: Arguments, rows: RowRuns) -> tuple[CallMode, SplitDecision]:
+    def _tried(self, whole: Arguments, part: Arguments, rows: Rows) -> tuple[CallMode, SplitDecision]:
         """Give what a trial says, and the decision that it leads to."""
         self._fingerprints.of(self._call.module, self._contents)  # as the call has left it that failed
         guards = self._fingerprints.guards(self._call.module)

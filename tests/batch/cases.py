@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from ddp_patch.batch.world import World
+
 
 @dataclass
 class Call:
@@ -783,6 +785,73 @@ def lists_entries(r):
     return Call(function, [(x, dim), (y, dim)], local=False)
 
 
+def sorts(r):
+    """Rows in the order of whole numbers, which tell what is computed of them, and back where they were."""
+    count, values = r.randint(6, 14), r.choice([1, 2, 4, 9])
+    x, _ = batch(r, dims=2, dim=0, rows=count)
+    g, form = generator(r), r.randrange(18)
+    kind = r.choice([torch.int64, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool])
+    keys = torch.randint(0, 2 if kind is torch.bool else values, (count,), generator=g).to(kind)
+    if kind is torch.int64 and r.random() < 0.3:
+        keys = keys * r.choice([-3, 1000]) - 5
+    weights = (torch.rand(values, 4, 8, generator=g) * 4).round().float()
+    times, descending, is_in_forward = r.choice([1, 2, 3]), r.random() < 0.3, r.random() < 0.8
+
+    def function(x, keys):
+        with World.get().telling_batch_sizes(is_in_forward):
+            return in_order(x * 2, keys)
+
+    def in_order(z, keys):
+        if form == 0:
+            return *keys.sort(), keys.argsort(stable=True), torch.sort(keys, 0, descending)[1]
+        if form == 1:
+            return z[keys.argsort(descending=descending)].tanh(), z.index_select(0, torch.argsort(keys, dim=-1))
+        several = keys.repeat_interleave(times) if form % 2 else torch.cat([keys] * times)
+        order = torch.sort(several, stable=True, descending=descending).indices
+        every = z.repeat_interleave(times, 0) if form % 2 else torch.cat([z] * times)
+        if form == 2:
+            return every[order], order, several[order]
+        if form == 3:
+            return z[order // times], z[order // times] * every[order], (order // times).float().mean()
+        moved = every[order].sin() * torch.arange(1.0, len(order) + 1)[:, None]
+        if form in (4, 5):
+            back = torch.empty_like(order)
+            back[order] = torch.arange(order.size(0))
+            return moved[back], back, moved[back].view(-1, times, z.shape[1]).sum(1) if form == 5 else back
+        if form in (6, 7):
+            back = order.argsort()
+            return moved[back], back, order.sort()[0], back.argsort(), moved[back.flip(0)]
+        if form in (8, 9):
+            out = torch.empty_like(moved)
+            out[order] = moved
+            return out, out * every
+        if form in (10, 11):
+            out = torch.zeros_like(moved)
+            seen = out.view(-1, z.shape[1], 1)
+            out[order] = moved.detach() if form == 10 else 3.0
+            return out, seen * 2
+        if form in (12, 13):
+            out = torch.zeros_like(every).index_add_(0, order, moved)
+            return out, every.index_copy(0, order, moved)
+        whole = several.long() - several.long().min()
+        ends = torch.bincount(whole, minlength=values).cumsum(0)
+        if form == 14:
+            ends = torch.histc(several.float(), bins=values, min=0, max=values - 1)
+            return ends, torch.bincount(whole), torch.bincount(whole, minlength=99), keys.float().histc(3, 0, 2).sum()
+        sizes = torch.bincount(whole).tolist()
+        if form == 15:
+            parts = every[whole.argsort()].split(sizes)
+            return torch.cat([part * i for i, part in enumerate(parts)]), *parts
+        if form == 16 or keys.dtype is torch.bool:
+            return order.view(-1, times)[:, 0], order.to(torch.int32), order + 1, order[:3], moved[order]
+        whole = keys.long().clamp(0, values - 1)
+        ends = torch.histc(whole.float(), bins=values, min=0, max=values - 1).cumsum(0, dtype=torch.int32)
+        near = (z[whole.argsort()].detach().repeat(1, 4)[:, :4] * 4).round().float()  # sums of such are exact
+        return F.grouped_mm(near, weights, offs=ends), ends
+
+    return Call(function, [(x, 0), (keys, 0)], local=False)
+
+
 def picks_by_mask(r):
     """Rows and entries at masks of a batch's own, of the script's, and of columns; and writes to them."""
     x, _ = batch(r, dims=3, dim=0, rows=r.randint(6, 11))
@@ -1043,8 +1112,9 @@ def row_losses(r):
         kwargs.update(of_before_torch_1_0(r))
     of_old = len(kwargs) > 1
     pair = [(x, 0), (y, 0)]
-    form = r.randrange(14)
+    form = r.randrange(15)
     calls = [
+        Call(lambda x, y: F.cosine_embedding_loss(x, y, sign[:1], 0.1, **kwargs), pair, not of_old),
         Call(lambda x, y, z: F.triplet_margin_loss(x, y, z, swap=d > 3, **kwargs), [*pair, (z, at)], not of_old),
         Call(lambda x, y, t: F.cosine_embedding_loss(x, y, t.detach(), 0.1, **kwargs), [*pair, (sign, at)], not of_old),
         Call(
@@ -1238,6 +1308,7 @@ CASES = {
     "variances": variances,
     "picks_by_batch": picks_by_batch,
     "lists_entries": lists_entries,
+    "sorts": sorts,
     "picks_by_mask": picks_by_mask,
     "writes": writes,
     "writes_to_slices": writes_to_slices,
@@ -1269,6 +1340,7 @@ REPEATS = {
     "variances": 60,
     "picks_by_batch": 60,
     "lists_entries": 120,
+    "sorts": 150,
     "picks_by_mask": 120,
     "writes": 60,
     "writes_to_slices": 60,

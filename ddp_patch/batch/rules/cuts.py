@@ -1,4 +1,4 @@
-"""Cuts of a batch along its rows that need no other rank: where it was joined, and those that leave all of it."""
+"""Cuts of a batch along its rows that need no other rank: where it was joined, of sorted rows, and all of it."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def parts_of(func: Any, batch: BatchTensor, rest: tuple[Any, ...], kwargs: dict[
 
 
 def part_of(batch: BatchTensor, start: int, stop: int) -> BatchTensor | None:
-    """Some rows of a batch that was joined, if they are what was joined; or all of a batch."""
+    """Some rows of a batch that was joined, if they are what was joined; some that were sorted; or all of a batch."""
     layout, found = batch._layout, None
     if (start, stop) == (0, layout.total):
         found = layout, 0
-    elif layout.pieces:
+    elif not layout.is_consecutive:
         found = layout.part(start, stop, World.get().rank)
     if found is None or is_whole_shared(batch):
         return None

@@ -83,7 +83,7 @@ def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return _picked(func, batch, index, items)
         return BatchTensor.from_local(to_local(batch)[tuple(expanded)], batch._layout.at(out_dim))
     if isinstance(at_batch, slice) and not advanced:
-        cuts = batch._layout.pieces and at_batch.step in (None, 1)
+        cuts = not batch._layout.is_consecutive and at_batch.step in (None, 1)
         part = part_of(batch, *at_batch.indices(batch._layout.total)[:2]) if cuts else None
         if part is not None:
             rest = (*expanded[:place], slice(None), *expanded[place + 1 :])

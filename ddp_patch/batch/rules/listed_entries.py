@@ -6,7 +6,7 @@ tokens of an expert like that, detectors for the cells that have an object.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,14 @@ from ..versions import version
 from ..world import World
 from .elementwise import out_of_place
 from .mask_counts import layout_of_picked
+
+
+class _Listed(NamedTuple):
+    """Whose rows a rank's numbers are of."""
+
+    version: int  # of the numbers
+    layout: Layout
+    is_order: bool  # each row of the batch, once
 
 
 def nonzero(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -37,11 +45,11 @@ def nonzero(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     note_told_rows()
     rows = to_local(batch)
     listed = rows.detach().nonzero()
-    listed[:, layout.dim] = _numbers(layout, rows.device)[listed[:, layout.dim]]
+    listed[:, layout.dim] = numbers_of_rows(layout, rows.device)[listed[:, layout.dim]]
     if not as_tuple:
         return BatchTensor.from_local(listed, its)
     columns = listed.unbind(1)
-    columns[layout.dim]._ddp_patch_rows = version(listed), layout  # type: ignore[attr-defined]
+    note_listed(columns[layout.dim], layout)
     return tuple(BatchTensor.from_local(column, its) for column in columns)
 
 
@@ -59,6 +67,17 @@ def note_told_rows() -> None:
         seen.forbid_split(f"{seen.function} tells rows by their numbers", at_line=True)
 
 
+def note_listed(numbers: Tensor, layout: Layout, is_order: bool = False) -> None:
+    """Note that a rank's numbers are of its own rows.
+
+    Args:
+        numbers: int64.
+        layout: of the batch whose rows they are.
+        is_order: they are of all of its rows, of each once.
+    """
+    numbers._ddp_patch_rows = _Listed(version(numbers), layout, is_order)  # type: ignore[attr-defined]
+
+
 def lists_own_rows(numbers: Tensor, layout: Layout) -> bool:
     """Tell whether these were listed of a batch that is dealt like this, so that every rank's are of its own rows.
 
@@ -66,13 +85,24 @@ def lists_own_rows(numbers: Tensor, layout: Layout) -> bool:
         numbers: this rank's.
         layout: of the batch.
     """
-    known = getattr(numbers, "_ddp_patch_rows", None)
-    return known is not None and known[0] == version(numbers) and known[1].lies_as(layout)
+    known = _listed(numbers)
+    return known is not None and known.layout.lies_as(layout)
 
 
-def _numbers(layout: Layout, device: torch.device) -> Tensor:
-    """Of this rank's rows, among those of all ranks."""
-    return layout.rows(World.get().rank).of(torch.arange(layout.total, device=device), 0)
+def ordered(numbers: Tensor) -> Layout | None:
+    """Give the layout of the batch of which these are all rows, in another order; None if they are something else."""
+    known = _listed(numbers)
+    return known.layout if known is not None and known.is_order else None
+
+
+def numbers_of_rows(layout: Layout, device: torch.device) -> Tensor:
+    """Number this rank's rows among those of all ranks."""
+    return layout.rows(World.get().rank).numbers(device)
+
+
+def _listed(numbers: Tensor) -> _Listed | None:
+    known: _Listed | None = getattr(numbers, "_ddp_patch_rows", None)
+    return known if known is not None and known.version == version(numbers) else None
 
 
 def rules() -> list[tuple[Any, Rule]]:

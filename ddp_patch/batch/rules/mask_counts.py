@@ -28,6 +28,8 @@ def layout_of_picked(mask: Tensor, layout: Layout) -> Layout | None:
         None where a rank would have nothing, or where it would be dealt in too many pieces: one for each entry along
         the dimensions before that of the rows.
     """
+    if layout.order is not None:
+        return None
     if mask.shape[: layout.dim].numel() * max(len(layout.pieces), 1) > _MOST_PIECES:
         return None
     pieces = _pieces(mask, layout)

@@ -154,23 +154,21 @@ def local_rows(batch: BatchTensor, dim: int, numbers: BatchTensor, from_end: boo
         from_end: negative ones count from the end.
     """
     layout, world = batch._layout, World.get()
-    if layout.dim != dim or layout.pieces or numbers.dtype != torch.long or numbers.dim() == 0:
+    if layout.dim != dim or numbers.dtype != torch.long or numbers.dim() == 0:
         return None
     its = to_local(numbers)
-    rows = torch.where(its < 0, its + layout.total, its) if from_end else its
-    rows = rows - sum(layout.counts[: world.rank])
+    rows, is_own = layout.rows(world.rank).find(torch.where(its < 0, its + layout.total, its) if from_end else its)
     if lists_own_rows(its, layout):
         return rows
-    is_own = ((rows >= 0) & (rows < layout.counts[world.rank])).all()
     with nullcontext() if world.observation is None else world.observation.paused():  # own rows meet no others
-        are_own = int(world.all_reduce(is_own.to(torch.int64))) == world.size
+        are_own = int(world.all_reduce(is_own.all().to(torch.int64))) == world.size
     return rows if are_own else None
 
 
 def _of_batch(batch: BatchTensor, items: Sequence[Any]) -> Layout | None:
     """How what is picked is dealt, if the rows are picked by a batch; else None."""
     layout, first = batch._layout, _leading(items)
-    if layout.pieces or first == len(items) or not isinstance(items[first], BatchTensor) or items[first].dim() == 0:
+    if first == len(items) or not isinstance(items[first], BatchTensor) or items[first].dim() == 0:
         return None
     if layout.dim != sum(item is not None for item in items[:first]):
         return None
@@ -211,7 +209,7 @@ def _lies_beside(value: Tensor, layout: Layout, dims: int) -> bool:
 
 def _may_be(batch: BatchTensor, items: Sequence[Any]) -> bool:
     layout = batch._layout
-    if layout.dim != 0 or layout.pieces or min(layout.counts) == 0 or len(items) < 2:
+    if layout.dim != 0 or not layout.is_consecutive or min(layout.counts) == 0 or len(items) < 2:
         return False
     rest = (_is_index(item, batch.device) or type(item) in (int, slice) for item in items[1:])
     return _is_index(items[0], batch.device) and all(rest)

@@ -23,6 +23,7 @@ from . import (
     dropout,
     elementwise,
     factories,
+    groups,
     indexing,
     joining,
     listed_entries,
@@ -37,6 +38,7 @@ from . import (
     sequences,
     shapes,
     shapes_in_place,
+    sorted_rows,
     writes,
 )
 
@@ -44,7 +46,7 @@ from . import (
 _MODULES = (
     metadata, listed_entries, masked_rows, shapes, indexing, joining, losses, factories, autograd, autograd_calls,
     dims, networks, samples_as_channels, products, contractions, sequences, dropout, draws, copies, writes,
-    shapes_in_place,
+    shapes_in_place, sorted_rows, groups,
 )  # fmt: skip
 _OWNERS = (torch, torch.Tensor, F, torch.special, torch.linalg)
 

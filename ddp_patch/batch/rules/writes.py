@@ -13,7 +13,7 @@ from ..names import writes_in_place
 from ..tensor import BatchTensor, Rule
 from ..versions import note_write
 from ..world import World
-from . import masked_rows, picked_rows
+from . import masked_rows, picked_rows, sorted_rows
 from .elementwise import common_layout, cutter, to_local_form
 from .indexing import getitem
 from .indices import index_dims, of_each_row, scalar, without_ellipsis
@@ -29,6 +29,8 @@ def setitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented  # an array has a row for each of the whole's
     local_index: Any
     items = index if isinstance(index, tuple) else (index,)
+    if len(items) == 1 and sorted_rows.reordered(batch, items[0], value):
+        return None
     if len(items) == 1 and (by_mask := masked_rows.written(batch, items[0], value)) is not None:
         local_index, local_value = by_mask
     elif (at_batch := picked_rows.written_by_batch(batch, items, value)) is not None:
