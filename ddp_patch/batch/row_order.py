@@ -91,6 +91,13 @@ class RowOrder:
 
         return self._kept(("joined", *others), lambda: RowOrder(sum(its.total for its in others), numbers))
 
+    def was_picked(self, layout: Any, numbers: Tensor) -> bool:
+        """Tell whether it is that of what was picked at some numbers, of a batch that is dealt in a way."""
+        if self._made_by[:2] != (layout, "picked"):
+            return False
+        its: Tensor = self._made_by[2]
+        return its.device == numbers.device and torch.equal(its, numbers)
+
     def _one(self, how: str, by: Any, total: int, make: Callable[[RowNumbers, Any], RowNumbers]) -> RowOrder:
         if by == 1:
             return self

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any
+
+import torch
 
 from ..batch.pending import PendingReduction
 from ..batch.world import World
@@ -11,6 +14,15 @@ from ..errors import BatchError
 from ..structure import leaves_below
 from .gradient_sync import GradientSync
 from .parameter_hooks import ParameterHooks
+
+
+def _leaves(source: Any) -> list[tuple[Any, int]]:
+    """List the tensors that a graph gives gradients to, and who has each in Python."""
+    return [(leaf, sys.getrefcount(leaf)) for leaf in leaves_below([source])]
+
+
+# Of one that a forward has made and let go of, as ``torch.zeros(2, 3, requires_grad=True).index_add(...)``.
+_OF_GRAPH = max(uses for _, uses in _leaves((torch.zeros(1, requires_grad=True) * 2).grad_fn))
 
 
 class Assumption:
@@ -55,7 +67,7 @@ class Assumption:
             return
         # Every gradient of this backward came through the loss, so all of them are wrong by the same factor.
         self._had_ignored = True
-        if any(id(leaf) not in sync.ids for leaf in leaves_below([source])):
+        if any(uses > _OF_GRAPH for leaf, uses in _leaves(source) if id(leaf) not in sync.ids):
             raise BatchError(
                 "A loss with targets to ignore has gradients for tensors that are no parameters of its model, which "
                 "were computed as if no target were to be ignored. Write float(loss) before loss.backward()."

@@ -852,6 +852,75 @@ def sorts(r):
     return Call(function, [(x, 0), (keys, 0)], local=False)
 
 
+def picks_in_order(r):
+    """Rows in the order of an index that every rank has, and what is written back at it, in a forward and outside."""
+    x, _ = batch(r, dims=r.choice([1, 2, 3]), dim=0, rows=r.randint(6, 14))
+    g, form, count = generator(r), r.randrange(16), x.shape[0]
+    shuffled = torch.randperm(count, generator=g)
+    some = torch.randint(0, count, (r.randint(1, 2 * count),), generator=g)
+    at = r.choice([shuffled, some, some - count, torch.arange(count), torch.arange(count).repeat(2), some.sort()[0]])
+    times, is_in_forward = r.choice([1, 2, 3]), r.random() < 0.8
+    weights = torch.rand(len(at), generator=g).view(-1, *[1] * (x.dim() - 1))
+
+    def function(x):
+        with World.get().telling_batch_sizes(is_in_forward):
+            return in_order(x * 2)
+
+    def in_order(z):
+        if form == 0:
+            return z[at].tanh(), z[at, ...] * weights, z.index_select(0, at % count)
+        if form == 1:
+            return z[at.tolist()] + z[at], z[at] * z[at.clone()]
+        if form == 2:
+            back = torch.empty_like(shuffled)
+            back[shuffled] = torch.arange(count)
+            return z[shuffled].sin()[back] * z, z[shuffled][shuffled.argsort()] + z
+        if form == 3:
+            return z[shuffled] + z, torch.cat([z[shuffled], z]), 0.3 * z + 0.7 * z[shuffled]
+        if form == 4:
+            h = z[at].repeat_interleave(times, 0)
+            return h, h.view(len(at), times, *z.shape[1:]).sum(1) * weights, h.unflatten(0, (len(at), times))
+        if form == 5:
+            h = z[at].repeat(times, *[1] * (z.dim() - 1))
+            return h.cos(), h.view(times, *z[at].shape)[-1], h.unflatten(0, (times, len(at))) * weights
+        if form == 6:
+            out = torch.zeros_like(z).index_add_(0, at % count, z[at] * weights)
+            return out, z.index_add(0, at % count, z[at], alpha=0.5)
+        if form == 7:
+            out = torch.zeros_like(z)
+            out[shuffled] = z[shuffled].sin()
+            out[shuffled] += z[shuffled]
+            return out, out * z
+        if form == 8:
+            h = z[at] * weights
+            return *h.split(3), h[1:], h[: len(at) // 2] * 2, h[-2:].sum()
+        if form == 9:
+            h = z[at]
+            parts = [part * i for i, part in enumerate(h.chunk(3))]
+            return torch.cat(parts), torch.cat(parts) * h, torch.cat(parts[1:]), torch.cat([parts[-1], parts[0]])
+        if form == 10:
+            h = z[at] * 1
+            h.mul_(2)
+            h[: len(at) // 2] = 0.5
+            return h, h.flip(0), h.roll(1, 0)
+        if form == 11:
+            first = z.flatten(1)[:, 0] if z.dim() > 1 else z
+            return first.gather(0, at % count), first.take(at % count), first[at].cumsum(0)
+        if form == 12:
+            h = z[at].flatten(1) if z.dim() > 1 else z[at][:, None]
+            return h[h[:, 0] > 0], h[:, 0].nonzero(), h @ h.t(), h.mean(0), h.std()
+        if form == 13:
+            h = z[at]
+            return h[torch.arange(len(at)).flip(0)], h[at % len(at)], torch.stack([h, h * weights], 1)
+        if form == 14:
+            h = z[at].detach().requires_grad_()
+            (h * weights).square().sum().backward()
+            return h.grad, h.grad * h.detach()
+        return torch.where(weights > 0.5, z[at], 0.0), F.dropout(z[at], 0.0), z[at].sum(), z[at].max()
+
+    return Call(function, [(x, 0)], local=False)
+
+
 def picks_by_mask(r):
     """Rows and entries at masks of a batch's own, of the script's, and of columns; and writes to them."""
     x, _ = batch(r, dims=3, dim=0, rows=r.randint(6, 11))
@@ -1309,6 +1378,7 @@ CASES = {
     "picks_by_batch": picks_by_batch,
     "lists_entries": lists_entries,
     "sorts": sorts,
+    "picks_in_order": picks_in_order,
     "picks_by_mask": picks_by_mask,
     "writes": writes,
     "writes_to_slices": writes_to_slices,
@@ -1341,6 +1411,7 @@ REPEATS = {
     "picks_by_batch": 60,
     "lists_entries": 120,
     "sorts": 150,
+    "picks_in_order": 120,
     "picks_by_mask": 120,
     "writes": 60,
     "writes_to_slices": 60,

@@ -96,6 +96,17 @@ def scored(self, x, tokens, weights, chosen):
     return torch.zeros_like(tokens).index_copy(0, kept, h)
 
 
+def dispatched(self, x, tokens, weights, chosen):
+    """As the sparsely-gated experts of Shazeer et al. (2017) are mostly written: gates are sorted, expert by expert."""
+    gates = torch.zeros(len(tokens), 4).scatter(1, chosen, weights)
+    by_expert, order = torch.nonzero(gates).sort(0)
+    at = torch.nonzero(gates)[order[:, 1], 0]
+    own = torch.gather(gates[at.flatten()], 1, by_expert[:, 1:])
+    parts = torch.split(tokens[at], (gates > 0).sum(0).tolist(), dim=0)
+    h = torch.cat([expert(part) for expert, part in zip(self.experts, parts, strict=True)], 0) * own
+    return torch.zeros(len(tokens), h.size(1), requires_grad=True).index_add(0, at, h)
+
+
 def with_balance(self, x, tokens, weights, chosen):
     numbers = chosen.view(-1).sort()[0]
     share = torch.histc(numbers.double(), bins=4, min=0, max=3) / numbers.numel()
@@ -125,6 +136,10 @@ def sorted_experts_that_are_sorted_twice():
 
 def sorted_experts_that_are_added_in_order():
     return in_matrices(added_in_order)
+
+
+def sorted_experts_that_are_dispatched():
+    return experts(dispatched)
 
 
 def sorted_experts_that_are_computed_again():
@@ -230,6 +245,26 @@ def places(model, x, out):
 def told(how):
     torch.manual_seed(0)
     return trained(Sorted(how), lambda out, y: out.square().mean() + (out.flatten() * 0.01).sum())
+
+
+def shuffled(model, x, out):
+    """As MoCo does, so that no GPU normalises what it is to be compared with."""
+    order = torch.arange(len(x)).roll(len(x) // 2).flip(0)
+    h = F.batch_norm(out[order], None, None, training=True).tanh()
+    return h[torch.argsort(order)] + out
+
+
+def mixed(model, x, out):
+    order = torch.arange(len(x)).flip(0)
+    return 0.7 * out + 0.3 * out[order]
+
+
+def outputs_that_were_shuffled():
+    return told(shuffled)
+
+
+def outputs_that_are_mixed():
+    return told(mixed)
 
 
 def outputs_that_are_sorted():

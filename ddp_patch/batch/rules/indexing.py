@@ -14,7 +14,7 @@ from ..layout import Layout
 from ..shared_memory import note_view
 from ..tensor import BatchTensor, Rule, on_whole
 from ..world import World
-from . import lookups, masked_rows, picked_rows
+from . import lookups, masked_rows, picked_rows, sorted_rows
 from .cuts import is_all, part_of, parts_of
 from .dims import named_dims
 from .indices import index_dims, moved_by, of_each_row, scalar, without_ellipsis
@@ -89,7 +89,8 @@ def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             rest = (*expanded[:place], slice(None), *expanded[place + 1 :])
             return BatchTensor.from_local(to_local(part)[rest], part._layout.at(out_dim))
         return redealt(on_whole(func, args, kwargs), out_dim, batch)
-    found = picked_rows.picked(batch, expanded) if len(items) > 1 else None  # x[permutation] stays a batch
+    are_rows = all(item is Ellipsis or (isinstance(item, slice) and item == slice(None)) for item in items[1:])
+    found = sorted_rows.picked(batch, items[0]) if are_rows else picked_rows.picked(batch, expanded)
     return _picked(func, batch, index, items) if found is None else found
 
 
@@ -196,7 +197,7 @@ def gather(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not isinstance(batch, BatchTensor):
         return lookups.gathered(func, batch, dim, index)
     if dim % batch.dim() == batch._layout.dim:
-        return NotImplemented
+        return _gathered_rows(func, batch, dim % batch.dim(), index)
     if not isinstance(index, Tensor) or index.dim() != batch.dim():
         return NotImplemented
     if index.shape[batch._layout.dim] != batch._layout.total:
@@ -205,6 +206,16 @@ def gather(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     local_index = to_local(index) if isinstance(index, BatchTensor) else shard(index, batch._layout)
     return BatchTensor.from_local(func(to_local(batch), dim, local_index), batch._layout)
+
+
+def _gathered_rows(func: Any, batch: BatchTensor, dim: int, index: Any) -> Any:
+    """``x.gather(0, at)``, with numbers of which each rank's are its own rows'."""
+    if batch.dim() == 1 and (own := sorted_rows.picked(batch, index)) is not None:
+        return own
+    if not isinstance(index, BatchTensor) or index.dim() != batch.dim() or index._layout.dim != dim:
+        return NotImplemented
+    rows = picked_rows.local_rows(batch, dim, index, from_end=False)
+    return NotImplemented if rows is None else BatchTensor.from_local(func(to_local(batch), dim, rows), index._layout)
 
 
 _selected_along = along_dim(1, None, False)
@@ -217,6 +228,8 @@ def index_select(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if len(args) == 3 and args[1] == 0 and isinstance(args[2], BatchTensor) and args[2].dim() == 1:
         own = picked_rows.picked_by_batch(args[0], args[2:], func)
         return NotImplemented if own is None else own
+    if len(args) == 3 and args[1] == 0 and (own := sorted_rows.picked(args[0], args[2])) is not None:
+        return own
     return _selected_along(func, args, kwargs)
 
 

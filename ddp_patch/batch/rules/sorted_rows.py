@@ -7,6 +7,8 @@ of its own, and put them back at the end.
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from contextlib import nullcontext
 from typing import Any
 
@@ -28,6 +30,8 @@ from .shapes_in_place import become
 
 _NOT_A_BYTE = 255  # what a rank tells if it has other than smaller whole numbers
 _OF_BOTH = (torch.sort, Tensor.sort)
+_UNEVEN = 1.25  # times the even share of rows, up to which what is picked stays where it is
+_latest: deque[weakref.ref[RowOrder]] = deque(maxlen=4)
 _along_others = along("sort", 1, -1)
 
 
@@ -36,8 +40,8 @@ def sort(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     batch, world = args[0] if args else None, World.get()
     if not isinstance(batch, BatchTensor) or batch.dim() != 1 or batch.is_complex():
         return _along_others(func, args, kwargs)
-    if not (world.tells_batch_sizes or world.observation is not None) or world.skips_collectives:
-        return NotImplemented  # a model may be called with it, and computes rows that are dealt in runs
+    if not _is_in_forward(world):
+        return NotImplemented
     if to_local(batch).requires_grad and torch.is_grad_enabled() and func in _OF_BOTH:
         return NotImplemented
     descending = kwargs.get("descending", args[2] if len(args) > 2 else False)
@@ -88,12 +92,68 @@ def _sorted(batch: BatchTensor, func: Any, args: tuple[Any, ...], kwargs: dict[s
     """Sort as one process does, equal ones too: which of them comes first is left open, and torch's kernels differ."""
     rows, layout, world = to_local(batch).detach(), batch._layout, World.get()
     order = torch.argsort(_whole(batch), *args[1:], **{name: its for name, its in kwargs.items() if name != "input"})
-    row_order = RowOrder(layout.total, lambda rank: layout.rows(rank).find(order)[1].nonzero().squeeze(1))
-    its = Layout(layout.counts, 0, layout.total, (), row_order)
-    own = order[row_order.rows(world.rank).own]
+    its = _picked_layout(layout, order)
+    own = its.rows(world.rank).of(order, 0)
     note_listed(own, layout, is_order=True)
     values = rows[layout.rows(world.rank).find(own)[0]]
     return BatchTensor.from_local(values, its), BatchTensor.from_local(own, its)
+
+
+def picked(batch: BatchTensor, index: Any) -> BatchTensor | None:
+    """Give rows in the order of an index that every rank has; each rank keeps its own of them.
+
+    Args:
+        batch: with its rows along the first dimension.
+        index: of rows.
+
+    Returns:
+        None outside of a forward, or if it is another index, or if ranks would have very different numbers of rows.
+    """
+    layout, world = batch._layout, World.get()
+    if not _is_in_forward(world) or layout.dim != 0 or isinstance(index, BatchTensor):
+        return None
+    if isinstance(index, list) and index and all(type(number) is int for number in index):
+        index = torch.tensor(index, device=batch.device)
+    if not isinstance(index, Tensor) or index.dtype != torch.long or index.dim() != 1 or index.device != batch.device:
+        return None
+    numbers = torch.where(index < 0, index + layout.total, index)
+    its = _picked_layout(layout, numbers)
+    if its.total != len(numbers) or not 0 < max(its.counts) <= _UNEVEN * its.total / world.size or min(its.counts) == 0:
+        return None
+    note_told_rows()
+    own = its.rows(world.rank).of(numbers, 0)
+    return BatchTensor.from_local(to_local(batch)[layout.rows(world.rank).find(own)[0]], its)
+
+
+def _picked_layout(layout: Layout, numbers: Tensor) -> Layout:
+    """Tell whose rows are picked where."""
+    known = _known(layout, numbers)
+    if known is not None:
+        counts = [known.rows(rank).count for rank in range(len(layout.counts))]
+        return Layout(tuple(counts), 0, known.total, (), known)
+    owner = numbers.new_full(numbers.shape, -1)
+    for rank in range(len(layout.counts)):
+        owner[layout.rows(rank).find(numbers)[1]] = rank
+    is_consecutive = (owner[1:] >= owner[:-1]).all()
+    *counts, runs = torch.cat(
+        [torch.bincount(owner + 1, minlength=len(layout.counts) + 1)[1:], is_consecutive[None]]
+    ).tolist()
+    if runs or sum(counts) < len(numbers):
+        return Layout(tuple(counts), 0, sum(counts))
+    order = RowOrder(len(numbers), lambda rank: (owner == rank).nonzero().flatten(), (layout, "picked", numbers))
+    _latest.append(weakref.ref(order))
+    return Layout(tuple(counts), 0, sum(counts), (), order)
+
+
+def _known(layout: Layout, numbers: Tensor) -> RowOrder | None:
+    """Give the order of what was picked at these numbers of late, so that it lies as what is picked now."""
+    orders = (order for reference in _latest if (order := reference()) is not None)
+    return next((order for order in orders if order.was_picked(layout, numbers)), None)
+
+
+def _is_in_forward(world: World) -> bool:
+    """Tell whether a forward computes on batches. Elsewhere a model may be called, which wants rows in runs."""
+    return (world.tells_batch_sizes or world.observation is not None) and not world.skips_collectives
 
 
 def _inverse(batch: BatchTensor) -> tuple[Tensor, Tensor] | None:

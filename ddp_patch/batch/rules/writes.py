@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ...structure import map_leaves
+from ..crossings import shard
 from ..forms import forget_whole, is_whole_shared, to_local
 from ..names import writes_in_place
 from ..tensor import BatchTensor, Rule
@@ -29,6 +30,8 @@ def setitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented  # an array has a row for each of the whole's
     local_index: Any
     items = index if isinstance(index, tuple) else (index,)
+    if len(items) == 1 and isinstance(value, BatchTensor) and value.dim() == batch.dim() and batch._layout.dim == 0:
+        items = (_as_batch(items[0], value),)
     if len(items) == 1 and sorted_rows.reordered(batch, items[0], value):
         return None
     if len(items) == 1 and (by_mask := masked_rows.written(batch, items[0], value)) is not None:
@@ -122,9 +125,10 @@ def at_indices(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     dim, layout, local = dim % batch.dim(), batch._layout, index
     if dim == layout.dim:
-        if not isinstance(index, BatchTensor) or index.dim() != 1:
+        numbers = _as_batch(index, source, dim)
+        if not isinstance(numbers, BatchTensor) or numbers.dim() != 1:
             return NotImplemented
-        local, layout = picked_rows.local_rows(batch, dim, index, from_end=False), index._layout.at(dim)
+        local, layout = picked_rows.local_rows(batch, dim, numbers, from_end=False), numbers._layout.at(dim)
     if not isinstance(local, Tensor) or isinstance(local, BatchTensor):
         return NotImplemented
     if isinstance(source, Tensor) and source.dim() > 0 and getattr(source, "_layout", None) != layout:
@@ -133,6 +137,16 @@ def at_indices(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         note_told_rows()
     args, kwargs = map_leaves(lambda value: local if value is index else value, (args, kwargs))
     return _written(func, batch, args, kwargs)
+
+
+def _as_batch(index: Any, source: Any, dim: int = 0) -> Any:
+    """Deal numbers of rows as what is to be written at them."""
+    if isinstance(index, BatchTensor) or not isinstance(index, Tensor) or not isinstance(source, BatchTensor):
+        return index
+    layout = source._layout
+    if index.shape != (layout.total,) or index.dtype != torch.long or layout.dim != dim:
+        return index
+    return BatchTensor.from_local(shard(index, layout.at(0)), layout.at(0))
 
 
 def _written(func: Any, batch: BatchTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
