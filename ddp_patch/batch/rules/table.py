@@ -35,6 +35,7 @@ from . import (
     quick,
     reductions,
     samples_as_channels,
+    selecting,
     sequences,
     shapes,
     shapes_in_place,
@@ -44,9 +45,9 @@ from . import (
 
 # Rules that look at more than a name; a later one counts.
 _MODULES = (
-    metadata, listed_entries, masked_rows, shapes, indexing, joining, losses, factories, autograd, autograd_calls,
-    dims, networks, samples_as_channels, products, contractions, sequences, dropout, draws, copies, writes,
-    shapes_in_place, sorted_rows, groups,
+    metadata, listed_entries, masked_rows, shapes, indexing, selecting, joining, losses, factories, autograd,
+    autograd_calls, dims, networks, samples_as_channels, products, contractions, sequences, dropout, draws, copies,
+    writes, shapes_in_place, sorted_rows, groups,
 )  # fmt: skip
 _OWNERS = (torch, torch.Tensor, F, torch.special, torch.linalg)
 
