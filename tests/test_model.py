@@ -597,6 +597,74 @@ def test_models_that_are_evaluated_by_turns_keep_what_is_known_of_them(ranks, is
         assert sent[1:] == [0, 0, 0]
 
 
+PACKAGE = """
+import torch
+from torch import nn
+
+
+class Inner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1, 1, 16).view(4, 4))
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+class Middle(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Inner(), Inner()
+
+    def forward(self, x):
+        order = x[:, 0].round().long().argsort()
+        return self.second(self.first(x)[order].tanh())[order.argsort()]
+
+
+class Outer(nn.Module):
+    def __init__(self, sizes):
+        super().__init__()
+        self.config = type("Config", (), {"sizes": sizes, "__hash__": None})()
+        self.parts = nn.ModuleList(Middle() for _ in range(2))
+
+    def forward(self, x):
+        for part in self.parts:
+            x = x + part(x) * len(self.config.sizes)
+        return x
+"""
+
+
+def nested():
+    """Models of a package, each of which runs function by function, and so finds those inside of it a step later."""
+    Path("site-packages").mkdir(exist_ok=True)
+    Path("site-packages", "a_package.py").write_text(PACKAGE)
+    sys.path.insert(0, str(Path("site-packages").absolute()))
+    import a_package
+
+    torch.set_default_dtype(torch.float64)
+    model = a_package.Outer([1, 2])
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    said, sent = [], []
+    for (x,) in DataLoader(TensorDataset(torch.arange(160.0).view(40, 4).sin()), 4):
+        before = exchanged()
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        said.append(loss.item())
+        sent.append(exchanged() - before)
+    return said, sent
+
+
+def test_models_of_a_package_decide_once_for_each_form(ranks):
+    """What one inside of another is found to be changes nothing of the other."""
+    ((wanted, _),) = ranks.call(nested, 1).ok().results
+    for said, sent in ranks.call(nested, 2).ok().results:
+        assert said == pytest.approx(wanted, rel=1e-9)
+        assert sum(map(bool, sent)) <= 3  # one step for each level
+        assert sent[4:] == [0] * 6
+
+
 class Policy(nn.Module):
     def __init__(self):
         super().__init__()

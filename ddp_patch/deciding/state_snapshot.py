@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import hashlib
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -46,9 +47,14 @@ class StateSnapshot:
         kind = built_in(thing)
         self._containers.append((thing, kind, _copy_of(thing, kind)))
 
-    def number(self, array: Any, seen: bytes) -> None:
-        """Note the content of an array of NumPy."""
-        self._numbers.append((array, seen))
+    def numbers_in(self, thing: Any) -> Any:
+        """Note the content of an array, of NumPy's or Python's, and give it; None for what is none."""
+        kind = next((name for name in ("dtype", "typecode") if hasattr(type(thing), name)), None)
+        if kind is None:
+            return None
+        seen = sample_of(thing)
+        self._numbers.append((thing, seen))
+        return str(getattr(thing, kind)), getattr(thing, "shape", ()), hashlib.blake2b(seen).digest()
 
     def flag(self, tensor: Tensor) -> None:
         """Note whether a tensor wants a gradient."""

@@ -6,7 +6,6 @@ import builtins
 import collections
 import enum
 import functools
-import hashlib
 import itertools
 import sys
 import types
@@ -23,7 +22,7 @@ from ..calling.swap import MARK
 from ..structure import built_in, items_in
 from . import referring
 from .code import ANY, content_of, is_empty, is_own_function, names_in, resolved, slots_of
-from .state_snapshot import MISSING, PYTHONS, StateSnapshot, put_attribute, sample_of
+from .state_snapshot import MISSING, PYTHONS, StateSnapshot, put_attribute
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 OF_TORCH = frozenset(vars(nn.Module())) - {"training"}  # parameters, layers and hooks, told by other means
@@ -81,11 +80,8 @@ class Walk:
         if isinstance(thing, Iterator) and type(thing).__module__ in ("builtins", "itertools"):
             return referring.used_up(self, thing)
         # Asked of its class: what is asked of a thing itself may run its ``__getattr__``.
-        kind = next((name for name in ("dtype", "typecode") if hasattr(type(thing), name)), None)
-        if kind is not None and hasattr(type(thing), "tobytes"):  # NumPy's, and an array of Python's
-            seen = sample_of(thing)
-            self.standing.number(thing, seen)
-            return str(getattr(thing, kind)), getattr(thing, "shape", ()), hashlib.blake2b(seen).digest()
+        if hasattr(type(thing), "tobytes") and (numbers := self.standing.numbers_in(thing)) is not None:
+            return numbers
         return self.instance(thing, depth + 1)
 
     def _tensor(self, thing: Tensor) -> Any:
@@ -111,8 +107,12 @@ class Walk:
 
     def kinds(self, layer: nn.Module, depth: int) -> list[Any]:
         """Walk the classes of a layer, with the one that stands for the author's, which a script may write to."""
-        kinds = (kind for kind in type(layer).__mro__ if kind is not object)
-        return [self.over(kind, depth) for kind in kinds if not kind.__module__.startswith("torch.")]
+        kinds = [
+            kind for kind in type(layer).__mro__ if kind is not object and not kind.__module__.startswith("torch.")
+        ]
+        # One of ours tells nothing, unless the script writes to it: that calls are heard of changes no forward.
+        ours = [content for kind in kinds if MARK in vars(kind) and (content := self._class(kind, depth + 1))]
+        return ours + [self.over(kind, depth) for kind in kinds if MARK not in vars(kind)]
 
     def _sequence(self, thing: Iterable[Any], depth: int) -> Any:
         if not isinstance(thing, (tuple, frozenset)):
@@ -173,15 +173,13 @@ class Walk:
             contents.append(self._own_attributes(thing, depth))
         else:
             forms = getattr(thing, "registry", None)  # of functools.singledispatch
-            contents += [
-                self.over(form, depth) for form in (forms.values() if isinstance(forms, types.MappingProxyType) else ())
-            ]
+            found = forms.values() if isinstance(forms, types.MappingProxyType) else ()
+            contents += [self.over(form, depth) for form in found]
         return tuple(contents)
 
     def _own_attributes(self, thing: types.FunctionType, depth: int) -> Any:
-        namespace = vars(thing)
-        self.standing.size(namespace)
-        return tuple((name, self.visit(namespace, name, depth)) for name in [*namespace] if name in self.names)
+        self.standing.size(vars(thing))
+        return tuple((name, self.visit(vars(thing), name, depth)) for name in [*vars(thing)] if name in self.names)
 
     def visit(self, namespace: Any, name: str, depth: int, follow: bool = True, put: Any = None) -> Any:
         """Watch what stands under a name, and give what that holds; of what is not followed, if it is plain."""
@@ -201,9 +199,11 @@ class Walk:
         self.standing.size(namespace)
         contents: list[Any] = []
         for name, value in [*namespace.items()]:
-            if name in (MARK, *PYTHONS) or (name[:2] == "__" and not isinstance(value, types.FunctionType)):
+            is_function = isinstance(value, types.FunctionType)
+            is_ours = is_function and value.__code__.co_filename.startswith(OURS)
+            if is_ours or name in (MARK, *PYTHONS) or (name[:2] == "__" and not is_function):
                 continue
-            if isinstance(value, types.FunctionType) and not is_scripts:
+            if is_function and not is_scripts:
                 contents.append(self.over(value, depth))
             elif is_scripts or type(value) in PLAIN:
                 contents.append((name, self.visit(namespace, name, depth, put=functools.partial(put_attribute, thing))))
