@@ -229,6 +229,33 @@ def gpt2_accumulates():
     return said
 
 
+def mixtral_sorts_its_tokens_by_expert():
+    """As transformers computes experts if it is told nothing, in float32: grouped products have no float64 on a CPU."""
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    config = MixtralConfig(
+        vocab_size=40,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        output_router_logits=True,
+    )
+    model = MixtralForCausalLM(config).float()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    said = [model.config._experts_implementation]
+    for (batch,) in DataLoader(TensorDataset(torch.randint(3, 40, (29, 6))), batch_size=5):
+        loss = model(input_ids=batch, labels=batch).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        said.append(f"{loss.item():.3f}")
+    return said
+
+
 def gpt2_loss_of_ones_own():
     import torch.nn.functional as F
     from transformers import AutoModelForCausalLM
@@ -413,8 +440,8 @@ def collators_and_set_seed():
 
 HABITS = [
     bert_classifies, bert_saves_and_loads, bert_masks_tokens, bert_checkpoints_gradients, bert_drops_by_default,
-    gpt2_learns_and_generates, gpt2_accumulates, gpt2_loss_of_ones_own, detr_loss, mask2former_loss,
-    vision_transformer, llama_resumes, t5_translates, a_head_on_a_frozen_body, collators_and_set_seed,
+    gpt2_learns_and_generates, gpt2_accumulates, mixtral_sorts_its_tokens_by_expert, gpt2_loss_of_ones_own, detr_loss,
+    mask2former_loss, vision_transformer, llama_resumes, t5_translates, a_head_on_a_frozen_body, collators_and_set_seed,
 ]  # fmt: skip
 DRAWN = ["bert_drops_by_default"]  # dropout's masks are another draw on every number of ranks
 # ForCausalLMLoss computes in float32, and so do T5's norms and the softmax of its attention.
