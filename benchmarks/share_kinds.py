@@ -926,3 +926,36 @@ def norm_by_hand() -> Iterator[float]:
     optimizer = torch.optim.Adam(model.parameters())
     for x, _ in loader(16):
         yield stepped(optimizer, model(x))
+
+
+@kind
+def experts_by_sorting() -> Iterator[float]:
+    """Two of four experts for each token: tokens are sorted by them, as transformers does, and put back."""
+
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate = nn.Linear(32, 4, bias=False)
+            self.up, self.down = nn.Parameter(torch.randn(4, 32, 64) / 6), nn.Parameter(torch.randn(4, 64, 32) / 8)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            weights, chosen = self.gate(tokens).softmax(-1).topk(2, dim=-1)
+            numbers, order = chosen.flatten().sort()
+            hidden = torch.bmm(tokens[order // 2].unsqueeze(1), self.up[numbers])
+            hidden = torch.bmm(F.silu(hidden), self.down[numbers]).squeeze(1) * weights.flatten()[order].unsqueeze(1)
+            back = torch.empty_like(order)
+            back[order] = torch.arange(len(order))
+            return hidden[back].view(len(tokens), 2, -1).sum(1)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.experts, self.head = nn.Embedding(TOKENS, 32), Experts(), nn.Linear(32, TOKENS)
+
+        def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            hidden = self.words(x)
+            hidden = hidden + self.experts(hidden.flatten(0, 1)).view_as(hidden)
+            scores = self.head(hidden)
+            return scores, F.cross_entropy(scores.flatten(0, 1), y.flatten())
+
+    return next_words(Model())

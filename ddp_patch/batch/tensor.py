@@ -230,11 +230,13 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], deal: Cal
         return dealt
     writes = writes_in_place(func, kwargs)
     target = kwargs.get("out", args[0] if args else None)
-    if writes and isinstance(target, BatchTensor) and target._whole is not None:
-        note_write(target._whole)
+    written = [leaf._whole for _, leaf in leaves(target) if isinstance(leaf, BatchTensor)] if writes else []
+    for whole in written:
+        if whole is not None:
+            note_write(whole)
     for batch in batches:
         whole = batch._whole
-        if whole is not None and (version(whole) != batch._whole_version or (writes and batch is target)):
+        if whole is not None and (version(whole) != batch._whole_version or any(whole is its for its in written)):
             if whole.shape != batch.shape:
                 raise BatchError(
                     f"{function_name(func)} changed the shape of a batch in place from {tuple(batch.shape)} to "

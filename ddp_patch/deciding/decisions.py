@@ -139,7 +139,8 @@ class SplitDecisions:
             # Batches are refused, or what nothing is known of got too many rows. Rows may do, or it is raised again.
             error.__traceback__ = error.__context__ = None  # which keep activations
             forms.has_failed_on_batches = True
-            return self._decide_by_few_rows(call, local, rows, CallMode.WHOLE, observed.before)
+            tries_all = not is_of_machine(error)  # of which there may be too many
+            return self._decide_by_few_rows(call, local, rows, CallMode.WHOLE, observed.before, tries_all)
         # It bound something outside anew, as a first call may: the next one of this form is looked at once more.
         has_rebound = observed.has_rebound(form, self._census.of(call.module)) and form not in forms.rebound
         # On every rank or on none: a trial may need all of them.
@@ -174,6 +175,7 @@ class SplitDecisions:
         rows: int | None,
         otherwise: CallMode = CallMode.BATCHES,
         before: Any = None,
+        tries_all: bool = False,
     ) -> FirstCall:
         """Give the decision on a few rows against half of them, tried on copies, and how the call is entered.
 
@@ -183,9 +185,10 @@ class SplitDecisions:
             rows: size of the batch the script is working on, as far as it is known.
             otherwise: how it is carried out if not on rows.
             before: what stood before a call that failed.
+            tries_all: all rows are tried as well, against this rank's.
         """
         contents = self._census.of(call.module)
-        trial = Unobserved(self._world, self.fingerprints, call, contents, otherwise, before)
+        trial = Unobserved(self._world, self.fingerprints, call, contents, otherwise, before, tries_all)
         decision = trial.decide(local)
         if decision.mode is not CallMode.ROWS and local.assumed_dims:
             self._memory[call.module].update(dict.fromkeys(local.assumed_dims))

@@ -32,6 +32,7 @@ class Unobserved:
         contents: ModuleContents,
         otherwise: CallMode,
         before: StateSnapshot | None,
+        tries_all: bool = False,
     ) -> None:
         """Try nothing yet.
 
@@ -42,7 +43,9 @@ class Unobserved:
             contents: of its module.
             otherwise: how it is carried out if not on rows.
             before: what stood before a call that failed.
+            tries_all: a few rows are not enough: the call did fail, and may tie more of them together.
         """
+        self._tries_all = tries_all
         self._world = world
         self._fingerprints = fingerprints
         self._call = call
@@ -62,7 +65,8 @@ class Unobserved:
             whole, part = first_rows(*arguments, most), first_rows(*arguments, most // 2)
         _, local = self._tried(whole, part, RowRuns(((0, most // 2),), most))
         decision = agreed(self._world, local)
-        if decision.mode is CallMode.ROWS and (decision.is_size_dependent or not local_args.layout.is_consecutive):
+        is_enough = not (self._tries_all or decision.is_size_dependent) and local_args.layout.is_consecutive
+        if decision.mode is CallMode.ROWS and not is_enough:
             decision = self._of_its_size(arguments, local_args, decision)
             return dataclasses.replace(decision, is_size_dependent=decision.mode is CallMode.ROWS)
         return decision

@@ -1,6 +1,7 @@
 """Every rule gives what the whole batch gives: values and gradients, over random shapes and uneven rows."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -190,3 +191,55 @@ def test_rows_that_are_sorted_stay_where_they_are(ranks):
     for said, gathers, sent in ranks.call(in_order_on_ranks, 3).ok().results:
         assert said == pytest.approx(wanted, rel=1e-4, abs=1e-5)
         assert (gathers, sent) == (1, 16)  # a byte for each token's expert
+
+
+def told_of_copies():
+    """Orders and lists that were written to, by name, in a list and before they were copied; entries that are counted."""
+    import copy
+
+    import ddp_patch
+    from ddp_patch.batch.world import World
+
+    x = ddp_patch.shard_batch(torch.arange(46.0).view(23, 2).sin()) * 1
+    said = []
+    with World.current.telling_batch_sizes() if World.current else nullcontext():
+        keys = (x[:, 0] * 3).round().long()
+        for is_inference in (False, True):
+            with torch.inference_mode(is_inference):
+                order, values = keys.argsort(), torch.zeros(23)
+                torch._foreach_clamp_max_([order], 9)
+                said.append((x[order] * torch.arange(23)[:, None]).sum().item())
+                back = keys.argsort().argsort()
+                back.clamp_(max=9)
+                said.append(copy.deepcopy(back).sort()[0].tolist())
+                at = (x > 0).nonzero(as_tuple=True)[0]
+                at.clamp_(max=9)
+                said.append(x[copy.deepcopy(at)].sum().item())
+                mask = x[:, 0] > 0
+                said.append(len(x[mask]))
+                mask.logical_not_()
+                said.append(len(x[copy.deepcopy(mask)]))
+                out, order = torch.empty_like(x), keys.argsort()
+                torch.max(x, 1, out=(values, order))
+                said.append(x[order].sum().item())
+                order = keys.argsort()
+                out[order] = x[order]
+                said.append((out - x).abs().max().item())
+        said.append(keys.abs().to(torch.uint16).argsort(stable=True).tolist())
+        try:
+            torch.bincount(keys)
+        except RuntimeError as error:
+            said.append(str(error)[:40])
+        said.append(torch.bincount(keys - keys.min()).tolist())
+        columns = (torch.ones(4, 2) @ x[:20].t()).t()
+        said.append(
+            torch.nn.functional.grouped_mm(columns, torch.ones(1, 4, 4), offs=torch.tensor([20]).int()).sum().item()
+        )
+    return said
+
+
+def test_what_was_written_to_is_an_order_no_more(ranks):
+    ((wanted,), *others) = [ranks.call(told_of_copies, nproc).ok().results for nproc in (1, 2, 3)]
+    for said in (said for results in others for said in results):
+        for ours, right in zip(said, wanted, strict=True):
+            assert ours == (right if isinstance(right, str) else pytest.approx(right, rel=1e-5, abs=1e-6))

@@ -42,9 +42,13 @@ def bincount(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     if full_tensor_if_gathered(batch) is not None:
         return NotImplemented
-    counts = func(to_local(batch), minlength=length)
-    world = World.get()
-    longest = int(world.all_gather(torch.tensor(len(counts), device=counts.device)).max())
+    rows, world = to_local(batch), World.get()
+    is_counted = not rows.is_floating_point() and not bool((rows < 0).any())
+    counts = func(rows, minlength=length) if is_counted else rows.new_zeros(0)
+    told = world.all_gather(torch.tensor(len(counts) if is_counted else -1, device=rows.device))
+    longest = int(told.max())
+    if int(told.min()) < 0:
+        return NotImplemented  # torch says what is wrong, on every rank
     return world.all_reduce(F.pad(counts, (0, longest - len(counts))))
 
 
@@ -61,7 +65,8 @@ def grouped_mm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     numbers = batch._layout.rows(World.get().rank).numbers(ends.device)
     own = torch.searchsorted(numbers.contiguous(), ends.long()).to(ends.dtype)  # how many come before each group's end
-    result = func(to_local(batch), replicate(weights), offs=own, out_dtype=given.get("out_dtype"))
+    rows = to_local(batch).contiguous()  # or its strides are those of this rank's number of rows
+    result = func(rows, replicate(weights), offs=own, out_dtype=given.get("out_dtype"))
     return BatchTensor.from_local(result, batch._layout)
 
 

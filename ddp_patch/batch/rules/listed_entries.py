@@ -6,6 +6,7 @@ tokens of an expert like that, detectors for the cells that have an object.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,8 @@ from .mask_counts import layout_of_picked
 class _Listed(NamedTuple):
     """Whose rows a rank's numbers are of."""
 
-    version: int  # of the numbers
+    of: weakref.ref[Tensor]  # the numbers: copies have what they held
+    version: int
     layout: Layout
     is_order: bool  # each row of the batch, once
 
@@ -75,7 +77,7 @@ def note_listed(numbers: Tensor, layout: Layout, is_order: bool = False) -> None
         layout: of the batch whose rows they are.
         is_order: they are of all of its rows, of each once.
     """
-    numbers._ddp_patch_rows = _Listed(version(numbers), layout, is_order)  # type: ignore[attr-defined]
+    numbers._ddp_patch_rows = _Listed(weakref.ref(numbers), version(numbers), layout, is_order)  # type: ignore[attr-defined]
 
 
 def lists_own_rows(numbers: Tensor, layout: Layout) -> bool:
@@ -102,7 +104,9 @@ def numbers_of_rows(layout: Layout, device: torch.device) -> Tensor:
 
 def _listed(numbers: Tensor) -> _Listed | None:
     known: _Listed | None = getattr(numbers, "_ddp_patch_rows", None)
-    return known if known is not None and known.version == version(numbers) else None
+    if known is None or known.of() is not numbers or numbers.is_inference():  # whose writes are not all heard of
+        return None
+    return known if known.version == version(numbers) else None
 
 
 def rules() -> list[tuple[Any, Rule]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from contextlib import nullcontext
 from typing import Any
 
@@ -48,14 +49,14 @@ def _pieces(mask: Tensor, layout: Layout) -> tuple[tuple[int, ...], ...]:
         return tuple(map(tuple, found.reshape(-1, len(layout.counts)).tolist()))
     rows: Any = to_local(batch)
     known = getattr(rows, "_ddp_patch_counts", None)  # logits[mask], labels[mask]
-    if known is None or known[0] != version(rows):
+    if known is None or known[0] != version(rows) or known[2]() is not rows or rows.is_inference():
         world = World.get()
         own = _counted(rows, layout.dim, [piece[world.rank] for piece in of_ranks]).flatten()
         slots = torch.zeros(len(own), world.size, dtype=torch.int64, device=rows.device)
         slots[:, world.rank] = own
         with nullcontext() if world.observation is None else world.observation.paused():  # no row meets another
             told = world.all_reduce(slots).tolist()
-        known = rows._ddp_patch_counts = version(rows), tuple(map(tuple, told))
+        known = rows._ddp_patch_counts = version(rows), tuple(map(tuple, told)), weakref.ref(rows)
     counts: tuple[tuple[int, ...], ...] = known[1]
     return counts
 

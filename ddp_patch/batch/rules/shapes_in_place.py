@@ -36,6 +36,11 @@ def become(batch: BatchTensor, other: BatchTensor) -> None:
     """Give a batch the rows of another: of a view of it, as ``x.unsqueeze_(1)`` does."""
     with torch._C.DisableTorchFunctionSubclass():
         batch.data = other  # its sizes; there is no memory
+    take_forms(batch, other)
+
+
+def take_forms(batch: BatchTensor, other: BatchTensor) -> None:
+    """Give a batch the rows of another of the same sizes."""
     batch._rows, batch._layout, batch._whole, batch._whole_copy = other._rows, other._layout, None, None
     batch._lies_as_whole = batch._is_whole_source = False
     mark_in_sync(batch)

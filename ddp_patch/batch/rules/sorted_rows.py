@@ -26,8 +26,9 @@ from ..world import World
 from .dims import along, named_dims
 from .elementwise import cutter
 from .listed_entries import note_listed, note_told_rows, numbers_of_rows, ordered
-from .shapes_in_place import become
+from .shapes_in_place import take_forms
 
+_WHOLE_NUMBERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)  # that are compared
 _NOT_A_BYTE = 255  # what a rank tells if it has other than smaller whole numbers
 _OF_BOTH = (torch.sort, Tensor.sort)
 _UNEVEN = 1.25  # times the even share of rows, up to which what is picked stays where it is
@@ -38,9 +39,9 @@ _along_others = along("sort", 1, -1)
 def sort(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.sort()``, ``torch.sort(x, descending=True)``, ``x.argsort()``."""
     batch, world = args[0] if args else None, World.get()
-    if not isinstance(batch, BatchTensor) or batch.dim() != 1 or batch.is_complex():
+    if not isinstance(batch, BatchTensor) or batch.dim() != 1:
         return _along_others(func, args, kwargs)
-    if not _is_in_forward(world):
+    if not _is_in_forward(world) or not (batch.is_floating_point() or batch.dtype in _WHOLE_NUMBERS):
         return NotImplemented
     if to_local(batch).requires_grad and torch.is_grad_enabled() and func in _OF_BOTH:
         return NotImplemented
@@ -84,7 +85,7 @@ def reordered(batch: BatchTensor, order: Any, values: Any) -> bool:
     placed = _placed(numbers, layout, cutter(sources, batch.dim())(values), dtype)
     if not isinstance(values, BatchTensor) and counts(values, batch._layout.total):
         note_listed(placed, sources, is_order=True)  # the way back
-    become(batch, BatchTensor.from_local(placed, layout))
+    take_forms(batch, BatchTensor.from_local(placed, layout))
     return True
 
 
