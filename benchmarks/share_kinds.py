@@ -19,9 +19,9 @@ BATCH, STEPS = 8, 6
 TOKENS = 24  # of a small vocabulary
 Kind = Callable[[], Iterator[float]]
 KINDS: dict[str, Kind] = {}
-DRAWN = [  # dropout inside the model, whose masks are other draws on every number of ranks
+DRAWN = [  # a model that draws, by dropout or an action, draws otherwise on every number of ranks
     "classifier", "transformer encoder", "lstm with dropout", "gpt with its loss and dropout", "gpt by hand",
-    "transformer sequence first", "bert with labels", "checkpointing",
+    "transformer sequence first", "bert with labels", "checkpointing", "actor and critic",
 ]  # fmt: skip
 
 

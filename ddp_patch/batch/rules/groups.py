@@ -40,9 +40,9 @@ def bincount(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         or type(length) is not int
     ):
         return NotImplemented
-    if full_tensor_if_gathered(batch) is not None:
-        return NotImplemented
     rows, world = to_local(batch), World.get()
+    if full_tensor_if_gathered(batch) is not None or world.skips_collectives:
+        return NotImplemented
     is_counted = not rows.is_floating_point() and not bool((rows < 0).any())
     counts = func(rows, minlength=length) if is_counted else rows.new_zeros(0)
     told = world.all_gather(torch.tensor(len(counts) if is_counted else -1, device=rows.device))

@@ -89,7 +89,9 @@ def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return BatchTensor.from_local(to_local(part)[rest], part._layout.at(out_dim))
         return redealt(on_whole(func, args, kwargs), out_dim, batch)
     are_rows = all(item is Ellipsis or (isinstance(item, slice) and item == slice(None)) for item in items[1:])
-    found = sorted_rows.picked(batch, items[0]) if are_rows else picked_rows.picked(batch, expanded)
+    found: Tensor | None = sorted_rows.picked(batch, items[0]) if are_rows else None
+    if found is None and len(items) > 1:
+        found = picked_rows.picked(batch, expanded)
     return _picked(func, batch, index, items) if found is None else found
 
 

@@ -28,12 +28,12 @@ def in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     if (seen := World.get().observation) is not None:
         seen.note_resize(batch)
-    become(batch, view)
+    _become(batch, view)
     return batch
 
 
-def become(batch: BatchTensor, other: BatchTensor) -> None:
-    """Give a batch the rows of another: of a view of it, as ``x.unsqueeze_(1)`` does."""
+def _become(batch: BatchTensor, other: BatchTensor) -> None:
+    """Give a batch the sizes of a view of it, as ``x.unsqueeze_(1)`` does."""
     with torch._C.DisableTorchFunctionSubclass():
         batch.data = other  # its sizes; there is no memory
     take_forms(batch, other)

@@ -76,10 +76,12 @@ def reordered(batch: BatchTensor, order: Any, values: Any) -> bool:
         return False
     if isinstance(values, BatchTensor) and values._layout != sources:
         return False
-    dtype, is_trained = batch.dtype, to_local(batch).requires_grad
-    if is_trained or not is_held_alone(batch):
+    world, dtype, is_alone = World.get(), batch.dtype, is_held_alone(batch)  # what is garbage is not so on every rank
+    with nullcontext() if world.observation is None else world.observation.paused():
+        are_alone = int(world.all_reduce(torch.tensor(int(is_alone), device=numbers.device))) == world.size
+    if to_local(batch).requires_grad or not are_alone:
         return False
-    if (seen := World.get().observation) is not None:
+    if (seen := world.observation) is not None:
         seen.note_resize(batch)
     note_told_rows()
     placed = _placed(numbers, layout, cutter(sources, batch.dim())(values), dtype)
@@ -130,6 +132,7 @@ def _picked_layout(layout: Layout, numbers: Tensor) -> Layout:
     """Tell whose rows are picked where."""
     known = _known(layout, numbers)
     if known is not None:
+        _latest.append(weakref.ref(known))
         counts = [known.rows(rank).count for rank in range(len(layout.counts))]
         return Layout(tuple(counts), 0, known.total, (), known)
     owner = numbers.new_full(numbers.shape, -1)
