@@ -171,8 +171,8 @@ def in_order(tokens, up, down):
 
 
 def with_matrices(tokens):
-    up = (torch.arange(128.0).view(4, 4, 8).cos() / 2).requires_grad_()
-    return in_order(tokens, up, (torch.arange(128.0).view(4, 4, 8).sin() / 2).requires_grad_())
+    numbers = torch.arange(128, dtype=torch.float32).view(4, 4, 8)
+    return in_order(tokens, (numbers.cos() / 2).requires_grad_(), (numbers.sin() / 2).requires_grad_())
 
 
 def in_order_on_ranks():
@@ -181,13 +181,13 @@ def in_order_on_ranks():
 
     world = World.get()
     with world.telling_batch_sizes():
-        said = with_matrices(ddp_patch.shard_batch(torch.arange(96.0).view(24, 4).sin()))
+        said = with_matrices(ddp_patch.shard_batch(torch.arange(96, dtype=torch.float32).view(24, 4).sin()))
     return said, world.ledger.collectives["all_gather"], world.ledger.collective_bytes["all_gather"]
 
 
 def test_rows_that_are_sorted_stay_where_they_are(ranks):
     """In float32, in which alone grouped_mm computes on a CPU."""
-    wanted = with_matrices(torch.arange(96.0).view(24, 4).sin())
+    wanted = with_matrices(torch.arange(96, dtype=torch.float32).view(24, 4).sin())
     for said, gathers, sent in ranks.call(in_order_on_ranks, 3).ok().results:
         assert said == pytest.approx(wanted, rel=1e-4, abs=1e-5)
         assert (gathers, sent) == (1, 16)  # a byte for each token's expert
