@@ -98,8 +98,8 @@ def held_by_nobody_else() -> list[BatchTensor]:
 
 
 def is_held_alone(batch: Any) -> bool:
-    """Tell whether nothing but a batch looks at its rows' memory: no view, no other batch, no graph."""
-    return _uses(batch) == _OF_ONE
+    """Tell whether nothing but a batch looks at the memory of its rows, if it has some: no view, no batch, no graph."""
+    return batch._rows is None or _uses(batch) == _OF_ONE
 
 
 def _uses(batch: Any) -> tuple[int, int]:
@@ -111,7 +111,7 @@ def storage_uses(tensor: Tensor) -> int:
     return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
 
 
-_OF_ONE = _uses(SimpleNamespace(_rows=torch.empty(1)))
+_OF_ONE = _uses(SimpleNamespace(_rows=torch.empty(1, device="cpu")))
 
 
 def release_unused() -> None:

@@ -22,7 +22,8 @@ def _leaves(source: Any) -> list[tuple[Any, int]]:
 
 
 # Of one that a forward has made and let go of, as ``torch.zeros(2, 3, requires_grad=True).index_add(...)``.
-_OF_GRAPH = max(uses for _, uses in _leaves((torch.zeros(1, requires_grad=True) * 2).grad_fn))
+with torch.inference_mode(False), torch.enable_grad():
+    _OF_GRAPH = max(uses for _, uses in _leaves((torch.zeros(1, device="cpu", requires_grad=True) * 2).grad_fn))
 
 
 class Assumption:
@@ -67,7 +68,9 @@ class Assumption:
             return
         # Every gradient of this backward came through the loss, so all of them are wrong by the same factor.
         self._had_ignored = True
-        if any(uses > _OF_GRAPH for leaf, uses in _leaves(source) if id(leaf) not in sync.ids):
+        others = [uses > _OF_GRAPH for leaf, uses in _leaves(source) if id(leaf) not in sync.ids]
+        # Garbage of one rank may hold a leaf that no other rank's does.
+        if others and int(self._world.all_reduce(torch.tensor(int(any(others)), device=self._world.device))):
             raise BatchError(
                 "A loss with targets to ignore has gradients for tensors that are no parameters of its model, which "
                 "were computed as if no target were to be ignored. Write float(loss) before loss.backward()."

@@ -225,6 +225,9 @@ def told_of_copies():
                 order = keys.argsort()
                 out[order] = x[order]
                 said.append((out - x).abs().max().item())
+                drawn = torch.rand_like(x)  # that every rank has whole
+                drawn[order] = x[order]
+                said.append((drawn - x).abs().max().item())
         said.append(keys.abs().to(torch.uint16).argsort(stable=True).tolist())
         try:
             torch.bincount(keys)

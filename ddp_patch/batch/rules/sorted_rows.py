@@ -133,20 +133,20 @@ def _picked_layout(layout: Layout, numbers: Tensor) -> Layout:
     known = _known(layout, numbers)
     if known is not None:
         _latest.append(weakref.ref(known))
-        counts = [known.rows(rank).count for rank in range(len(layout.counts))]
-        return Layout(tuple(counts), 0, known.total, (), known)
+        known_counts = tuple(known.rows(rank).count for rank in range(len(layout.counts)))
+        return Layout(known_counts, 0, known.total, (), known)
     owner = numbers.new_full(numbers.shape, -1)
     for rank in range(len(layout.counts)):
         owner[layout.rows(rank).find(numbers)[1]] = rank
     is_consecutive = (owner[1:] >= owner[:-1]).all()
-    *counts, runs = torch.cat(
+    *of_ranks, runs = torch.cat(
         [torch.bincount(owner + 1, minlength=len(layout.counts) + 1)[1:], is_consecutive[None]]
     ).tolist()
-    if runs or sum(counts) < len(numbers):
-        return Layout(tuple(counts), 0, sum(counts))
+    if runs or sum(of_ranks) < len(numbers):
+        return Layout(tuple(of_ranks), 0, sum(of_ranks))
     order = RowOrder(len(numbers), lambda rank: (owner == rank).nonzero().flatten(), (layout, "picked", numbers))
     _latest.append(weakref.ref(order))
-    return Layout(tuple(counts), 0, sum(counts), (), order)
+    return Layout(tuple(of_ranks), 0, sum(of_ranks), (), order)
 
 
 def _known(layout: Layout, numbers: Tensor) -> RowOrder | None:
