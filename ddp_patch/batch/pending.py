@@ -70,19 +70,25 @@ class PendingReduction:
 
     def wait(self) -> Tensor:
         """Give the value; one all_reduce, if it did not arrive by other means."""
+        total = self._summed()
+        if total is None:
+            return (self.part[0] / self.expected).to(self.dtype)
+        divisor = total[1] if self._divisor is None else self._divisor
+        value = total[0] if isinstance(divisor, int) and divisor == 1 else total[0] / divisor
+        return value.to(self.dtype)
+
+    def _summed(self) -> Tensor | None:
+        """Give the sum of all ranks' parts; None in a trial that does not ask for it."""
         if self._sum is None and World.current is None and not World.is_child:
             raise BatchError(
                 "A loss is looked at for the first time after ddp_patch.disable(), when its rows are no longer summed. "
                 "Look at it before: value = loss.item()."
             )
-        if self._sum is None and World.get().skips_collectives:
-            return (self.part[0] / self.expected).to(self.dtype)
         if self._sum is None:
+            if World.get().skips_collectives:
+                return None
             self.arrived(World.get().all_reduce(self.part))
-        assert self._sum is not None
-        divisor = self._sum[1] if self._divisor is None else self._divisor
-        value = self._sum[0] if isinstance(divisor, int) and divisor == 1 else self._sum[0] / divisor
-        return value.to(self.dtype)
+        return self._sum
 
     @property
     def divisor(self) -> float | Tensor:
@@ -91,9 +97,9 @@ class PendingReduction:
             return self._divisor
         if self.assumed:
             return self.expected
-        self.wait()
-        assert self._sum is not None
-        return self._sum[1]
+        total = self._summed()
+        assert total is not None
+        return total[1]
 
     @property
     def source(self) -> Any:

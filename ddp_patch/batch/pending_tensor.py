@@ -37,7 +37,10 @@ class _Pending(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         grad = replicate(grads[0])
         grad = grad if grad.dtype == ctx.dtype else grad.to(ctx.dtype)
-        return grad * World.get().size / ctx.reduction.divisor, None
+        size, divisor = World.get().size, ctx.reduction.divisor
+        if size & (size - 1) or isinstance(divisor, Tensor):
+            return grad * size / divisor, None
+        return grad / (divisor / size), None  # the same to the last bit, for a power of two
 
 
 class PendingTensor(Tensor, metaclass=LikeTensor):

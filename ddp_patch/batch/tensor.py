@@ -86,17 +86,18 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
         return [form for form in (self._rows, self._whole) if form is not None]
 
     def with_forms(self, instead: dict[int, Tensor]) -> BatchTensor:
-        """The same batch, held by other tensors that share memory with its own.
-
-        Args:
-            instead: by identity; the others stay.
-        """
+        """The same batch, held instead of some tensors, by identity, by others that share memory with them."""
         batch = _made_like(self.forms[0], self._layout)
         batch.__dict__.update(self.__dict__, _grad=None)
-        batch._rows, batch._whole = (f if f is None else instead.get(id(f), f) for f in (self._rows, self._whole))
-        if len(self.forms) == 2 and (node_of(self._rows), node_of(self._whole)) == self._nodes:
-            batch._nodes = node_of(batch._rows), node_of(batch._whole)  # else one is to be written to, as the other was
+        batch.hold(instead)
         return batch
+
+    def hold(self, instead: dict[int, Tensor]) -> None:
+        """Be held by others: see ``with_forms``."""
+        before = self._rows, self._whole
+        self._rows, self._whole = (f if f is None else instead.get(id(f), f) for f in before)
+        if len(self.forms) == 2 and tuple(map(node_of, before)) == self._nodes:
+            self._nodes = node_of(self._rows), node_of(self._whole)  # else one is to be written to, as the other was
 
     def dim(self) -> int:
         """Without a way through torch: rules ask."""

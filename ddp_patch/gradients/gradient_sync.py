@@ -95,8 +95,7 @@ class GradientSync:
             return output
         if self._parameter_link is None:
             self._parameter_link = touch_parameters(*self.parameters)
-        wanted = any(isinstance(leaf, Tensor) and leaf.requires_grad for _, leaf in inputs)
-        return map_leaves(OutputHooks(self, self._parameter_link, not wanted, forms).of, output)
+        return map_leaves(OutputHooks(self, self._parameter_link, [leaf for _, leaf in inputs], forms).of, output)
 
     def note_converted_parameter(self) -> None:
         """Note that autograd has, or will have, another node for a parameter."""

@@ -21,15 +21,17 @@ from .autograd_functions import hook_output
 class OutputHooks:
     """Outputs of one forward, each passed through a node that arms DDP when a backward comes by."""
 
-    def __init__(self, sync: Any, parameter_link: Tensor, only_parameters: bool, forms: list[Tensor]) -> None:
+    def __init__(self, sync: Any, parameter_link: Tensor, inputs: list[Any], forms: list[Tensor]) -> None:
         """Hook them.
 
         Args:
             sync: is told when a backward comes by.
             parameter_link: what ``touch_parameters`` gave, whose graph leads to every parameter.
-            only_parameters: nothing that came in as an argument wants a gradient.
+            inputs: what came in as arguments.
             forms: of those that want a gradient.
         """
+        self._given = {id(leaf) for leaf in inputs}
+        only_parameters = not any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in inputs)
         by_id = {id(form): form for form in forms if not form.is_leaf}  # each once, and alive
         shared = _memory_of_several(by_id)
         with torch._C.DisableTorchFunctionSubclass():  # a loss stays pending
@@ -49,14 +51,21 @@ class OutputHooks:
         for form, node in zip(by_id.values(), hooked, strict=True):
             if node._base is None:
                 note_unhooked(node, form)
+            if form.retains_grad:  # once it is written to, what the script has is no longer what the forward retained
+                node.retain_grad()
         self._kept = by_id
         self._hooked = dict(zip(by_id, hooked, strict=True))
 
     def of(self, leaf: Any) -> Any:
         """The hooked form of an output."""
-        if isinstance(leaf, BatchTensor) and any(id(form) in self._hooked for form in leaf.forms):
+        if not isinstance(leaf, BatchTensor):
+            return self._hooked.get(id(leaf), leaf)
+        if all(id(form) not in self._hooked for form in leaf.forms):
+            return leaf
+        if id(leaf) in self._given:
             return leaf.with_forms(self._hooked)
-        return self._hooked.get(id(leaf), leaf)
+        leaf.hold(self._hooked)  # attributes may have it too, and what is written to it
+        return leaf
 
 
 def _memory_of_several(forms: dict[int, Tensor]) -> dict[int, Tensor]:

@@ -444,6 +444,10 @@ def cells(r):
 def dropout(r):
     """The mask is that of one process."""
     x, dim = batch(r, dims=r.randint(3, 4), rows=rows(r))
+    if r.random() < 0.3:
+        x, dim = x.transpose(dim, (dim + 1) % x.dim()), (dim + 1) % x.dim()  # drawn in the order of memory
+    elif r.random() < 0.3 and x.dim() == 4:
+        x = x.to(memory_format=torch.channels_last)
     spaces = x.dim() - 2
     p, seed = r.choice([0.3, 0.5, 0.0, 1.0]), r.randrange(2**30)
     training = r.random() < 0.7

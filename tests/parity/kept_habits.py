@@ -759,3 +759,40 @@ def in_a_forward_by_another_name():
     for step, (x, _) in enumerate([*texts(8, 32), *texts(8, 32)]):
         said.append(descend(model(x[:, : (4, 4, 4, 5, 4, 5, 5, 5)[step]]).square().mean(), optimizer).item())
     return said + everything(model)
+
+
+class Written(nn.Module):
+    def __init__(self, on_batches):
+        super().__init__()
+        self.one, self.two, self.on_batches = nn.Linear(4, 8), nn.Linear(8, 3), on_batches
+
+    def forward(self, x):
+        self.kept = h = self.one(x)
+        h.retain_grad()
+        if self.on_batches:
+            h = h - h.detach().flip(0).cumsum(0)[-1]
+        return self.two(torch.tanh(h)), self.kept
+
+
+def written_to(on_batches):
+    """What is written to an output, an attribute has too, and its gradient."""
+    torch.manual_seed(0)
+    model, said = Written(on_batches), []
+    optimizer = SGD(model.parameters(), 0.1)
+    for x, _ in texts():
+        out, kept = model(x.mean(1))
+        said += [float(model.kept is kept), len(kept)]
+        total = kept.mean()
+        kept.mul_(2)
+        out.add_(1)
+        loss = out.square().mean() + model.kept.exp().mean() + total
+        said += [descend(loss, optimizer).item(), model.kept.grad.norm().item()]
+    return said + everything(model)
+
+
+def an_output_that_is_written_to():
+    return written_to(on_batches=False)
+
+
+def an_output_on_batches_that_is_written_to():
+    return written_to(on_batches=True)

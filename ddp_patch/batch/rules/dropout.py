@@ -9,7 +9,9 @@ import torch.nn.functional as F
 
 from ..crossings import local_rows
 from ..forms import to_local
+from ..strides import empty_whole
 from ..tensor import BatchTensor, Rule
+from .metadata import strides_of
 
 _NAMES = ("input", "p", "training", "inplace")
 
@@ -21,8 +23,9 @@ def dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if arguments is None or result is not NotImplemented:
         return result
     batch: BatchTensor = arguments["input"]
-    # Of a contiguous tensor of the global shape: the kernels draw in the order of memory.
-    mask = func(to_local(batch).new_ones(batch.shape), arguments["p"], True)
+    # The kernels draw in the order of memory.
+    ones = empty_whole(to_local(batch).detach(), batch._layout, strides_of(batch)).fill_(1)
+    mask = func(ones, arguments["p"], True)
     rows = local_rows(mask, batch._layout).clone()  # a backward keeps these alone
     sharded_mask = BatchTensor.from_local(rows, batch._layout)
     return batch.mul_(sharded_mask) if arguments["inplace"] else batch * sharded_mask
