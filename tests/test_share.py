@@ -83,7 +83,9 @@ ON_THE_HOST = {  # lengths, the state of the host's generator, and how many rows
     "detection in lists": 1,
     "detection in two stages": 1,
     "word vectors": 2,
+    "experts by sorting": 3,  # whether nobody else holds what is put back, and the order that it is put back in
 }
+ASKED_ONCE = {"experts by sorting": 1}  # of what all ranks sort: whether it fits a byte, and lies in runs
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +99,6 @@ def test_a_steady_step_looks_at_no_value_that_one_process_does_not(looks, kind):
     """On an accelerator each look waits for it; what differs there from the CPU is as it is there."""
     ((alone, losses),) = [found[kind] for found in looks(1)]
     for own, found in [result[kind] for result in looks(2)]:
-        assert own[-1] <= alone[-1] + ON_THE_HOST.get(kind, 0)
+        assert own[-1] <= alone[-1] + ON_THE_HOST.get(kind, 0) + ASKED_ONCE.get(kind, 0)
         if kind not in DRAWN:
             assert found == pytest.approx(losses, rel=1e-9)

@@ -80,6 +80,28 @@ def note_listed(numbers: Tensor, layout: Layout, is_order: bool = False) -> None
     numbers._ddp_patch_rows = _Listed(weakref.ref(numbers), version(numbers), layout, is_order)  # type: ignore[attr-defined]
 
 
+def divided(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``order // k``: entries of rows that became ``k`` each are of the rows that they were made of."""
+    result = out_of_place(func, args, kwargs)
+    note_divided(args, result)
+    return result
+
+
+def note_divided(args: tuple[Any, ...], result: Any) -> None:
+    """Note that numbers of rows were divided.
+
+    Args:
+        args: of the division.
+        result: of it; may be something else than a batch.
+    """
+    if not isinstance(result, BatchTensor) or len(args) != 2 or type(args[1]) is not int or args[1] < 1:
+        return
+    known = _listed(to_local(args[0])) if isinstance(args[0], BatchTensor) else None
+    its = None if known is None else known.layout.divided(args[1], known.layout.dim)
+    if its is not None:
+        note_listed(to_local(result), its)
+
+
 def lists_own_rows(numbers: Tensor, layout: Layout) -> bool:
     """Tell whether these were listed of a batch that is dealt like this, so that every rank's are of its own rows.
 
@@ -112,4 +134,10 @@ def _listed(numbers: Tensor) -> _Listed | None:
 def rules() -> list[tuple[Any, Rule]]:
     """Functions that list entries."""
     listing = (torch.nonzero, Tensor.nonzero, torch.argwhere, Tensor.argwhere)
-    return [*((func, nonzero) for func in listing), (torch.where, where), (Tensor.where, where)]
+    dividing = (torch.floor_divide, Tensor.floor_divide, Tensor.__floordiv__)
+    return [
+        *((func, nonzero) for func in listing),
+        *((func, divided) for func in dividing),
+        (torch.where, where),
+        (Tensor.where, where),
+    ]

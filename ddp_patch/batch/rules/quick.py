@@ -19,6 +19,7 @@ from ..transforms import is_transformed
 from ..versions import version
 from ..world import World
 from .dims import wrap
+from .listed_entries import note_divided
 
 Quick = Callable[[Any, tuple[Any, ...], "dict[str, Any] | None"], Any]
 _PLAIN = (int, float, bool, str, type(None))
@@ -73,6 +74,13 @@ def where(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Ba
     return side_by_side(func, args, kwargs) if len(args) == 3 else None
 
 
+def divided(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> BatchTensor | None:
+    """``order // k``, which may be of numbers of rows."""
+    result = side_by_side(func, args, kwargs)
+    note_divided(args, result)
+    return result
+
+
 def along(position: int, default: Any) -> Quick:
     """Make what computes along a dimension that a call names, unless that is the batch's.
 
@@ -107,7 +115,8 @@ def along(position: int, default: Any) -> Quick:
 
 def rules() -> list[tuple[Any, Quick]]:
     """Functions whose number of arguments decides what they do."""
-    return [(torch.where, where), (Tensor.where, where)]
+    dividing = (torch.floor_divide, Tensor.floor_divide, Tensor.__floordiv__)
+    return [(torch.where, where), (Tensor.where, where), *((func, divided) for func in dividing)]
 
 
 def _computed(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -7,8 +7,6 @@ of its own, and put them back at the end.
 
 from __future__ import annotations
 
-import weakref
-from collections import deque
 from contextlib import nullcontext
 from typing import Any
 
@@ -20,19 +18,18 @@ from ..aliases import is_held_alone
 from ..factories import counts
 from ..forms import full_tensor_if_gathered, to_local
 from ..layout import Layout
-from ..row_order import RowOrder
 from ..tensor import BatchTensor, Rule
 from ..world import World
 from .dims import along, named_dims
 from .elementwise import cutter
 from .listed_entries import note_listed, note_told_rows, numbers_of_rows, ordered
+from .picked_layouts import picked_layout, sorted_layout
 from .shapes_in_place import take_forms
 
 _WHOLE_NUMBERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)  # that are compared
 _NOT_A_BYTE = 255  # what a rank tells if it has other than smaller whole numbers
 _OF_BOTH = (torch.sort, Tensor.sort)
 _UNEVEN = 1.25  # times the even share of rows, up to which what is picked stays where it is
-_latest: deque[weakref.ref[RowOrder]] = deque(maxlen=4)
 _along_others = along("sort", 1, -1)
 
 
@@ -78,7 +75,7 @@ def reordered(batch: BatchTensor, order: Any, values: Any) -> bool:
         return False
     world, dtype, is_alone = World.get(), batch.dtype, is_held_alone(batch)  # what is garbage is not so on every rank
     with nullcontext() if world.observation is None else world.observation.paused():
-        are_alone = int(world.all_reduce(torch.tensor(int(is_alone), device=numbers.device))) == world.size
+        are_alone = int(world.all_reduce(torch.tensor(int(is_alone)))) == world.size  # on the host: no device waits
     if to_local(batch).requires_grad or not are_alone:
         return False
     if (seen := world.observation) is not None:
@@ -94,8 +91,14 @@ def reordered(batch: BatchTensor, order: Any, values: Any) -> bool:
 def _sorted(batch: BatchTensor, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """Sort as one process does, equal ones too: which of them comes first is left open, and torch's kernels differ."""
     rows, layout, world = to_local(batch).detach(), batch._layout, World.get()
-    order = torch.argsort(_whole(batch), *args[1:], **{name: its for name, its in kwargs.items() if name != "input"})
-    its = _picked_layout(layout, order)
+    options = {name: its for name, its in kwargs.items() if name != "input"}
+    whole, is_right = _whole(batch)
+    order = torch.argsort(whole, *args[1:], **options)
+    its = sorted_layout(layout, order, is_right)
+    if its is None:
+        order = torch.argsort(_told(world, rows, layout), *args[1:], **options)
+        its = sorted_layout(layout, order, None)
+        assert its is not None
     own = its.rows(world.rank).of(order, 0)
     note_listed(own, layout, is_order=True)
     values = rows[layout.rows(world.rank).find(own)[0]]
@@ -120,39 +123,12 @@ def picked(batch: BatchTensor, index: Any) -> BatchTensor | None:
     if not isinstance(index, Tensor) or index.dtype != torch.long or index.dim() != 1 or index.device != batch.device:
         return None
     numbers = torch.where(index < 0, index + layout.total, index)
-    its = _picked_layout(layout, numbers)
+    its = picked_layout(layout, numbers)
     if its.total != len(numbers) or not 0 < max(its.counts) <= _UNEVEN * its.total / world.size or min(its.counts) == 0:
         return None
     note_told_rows()
     own = its.rows(world.rank).of(numbers, 0)
     return BatchTensor.from_local(to_local(batch)[layout.rows(world.rank).find(own)[0]], its)
-
-
-def _picked_layout(layout: Layout, numbers: Tensor) -> Layout:
-    """Tell whose rows are picked where."""
-    known = _known(layout, numbers)
-    if known is not None:
-        _latest.append(weakref.ref(known))
-        known_counts = tuple(known.rows(rank).count for rank in range(len(layout.counts)))
-        return Layout(known_counts, 0, known.total, (), known)
-    owner = numbers.new_full(numbers.shape, -1)
-    for rank in range(len(layout.counts)):
-        owner[layout.rows(rank).find(numbers)[1]] = rank
-    is_consecutive = (owner[1:] >= owner[:-1]).all()
-    *of_ranks, runs = torch.cat(
-        [torch.bincount(owner + 1, minlength=len(layout.counts) + 1)[1:], is_consecutive[None]]
-    ).tolist()
-    if runs or sum(of_ranks) < len(numbers):
-        return Layout(tuple(of_ranks), 0, sum(of_ranks))
-    order = RowOrder(len(numbers), lambda rank: (owner == rank).nonzero().flatten(), (layout, "picked", numbers))
-    _latest.append(weakref.ref(order))
-    return Layout(tuple(of_ranks), 0, sum(of_ranks), (), order)
-
-
-def _known(layout: Layout, numbers: Tensor) -> RowOrder | None:
-    """Give the order of what was picked at these numbers of late, so that it lies as what is picked now."""
-    orders = (order for reference in _latest if (order := reference()) is not None)
-    return next((order for order in orders if order.was_picked(layout, numbers)), None)
 
 
 def _is_in_forward(world: World) -> bool:
@@ -172,23 +148,26 @@ def _inverse(batch: BatchTensor) -> tuple[Tensor, Tensor] | None:
     return BatchTensor.from_local(rows, layout), BatchTensor.from_local(was_at, layout)
 
 
-def _whole(batch: BatchTensor) -> Tensor:
-    """What is sorted, of all ranks. Small whole numbers, as experts have, travel in a byte each."""
+def _whole(batch: BatchTensor) -> tuple[Tensor, Tensor | None]:
+    """What is sorted, of all ranks. Small whole numbers, as experts have, travel in a byte each.
+
+    Returns:
+        Them, and whether it is them, 0-dim; None if it is.
+    """
     rows, layout, world = to_local(batch).detach(), batch._layout, World.get()
     whole = full_tensor_if_gathered(batch)
     if whole is not None:
-        return whole.detach()
-    with nullcontext() if world.observation is None else world.observation.paused():  # no row meets another
-        if not rows.is_floating_point() and rows.dtype.itemsize > 1:
-            fits = ((rows >= 0) & (rows < _NOT_A_BYTE)).all()
-            told = _told(world, torch.where(fits, rows, _NOT_A_BYTE).to(torch.uint8), layout)
-            if not (told == _NOT_A_BYTE).any():
-                return told.to(rows.dtype)
-        return _told(world, rows, layout)
+        return whole.detach(), None
+    if not rows.is_floating_point() and rows.dtype.itemsize > 1:
+        fits = ((rows >= 0) & (rows < _NOT_A_BYTE)).all()
+        told = _told(world, torch.where(fits, rows, _NOT_A_BYTE).to(torch.uint8), layout)
+        return told.to(rows.dtype), (told != _NOT_A_BYTE).all()
+    return _told(world, rows, layout), None
 
 
 def _told(world: World, rows: Tensor, layout: Layout) -> Tensor:
-    every = world.all_gather(F.pad(rows, (0, max(layout.counts) - len(rows))).view(torch.uint8))
+    with nullcontext() if world.observation is None else world.observation.paused():  # no row meets another
+        every = world.all_gather(F.pad(rows, (0, max(layout.counts) - len(rows))).view(torch.uint8))
     whole = rows.new_empty(layout.total)
     for rank, count in enumerate(layout.counts):
         layout.rows(rank).put(every[rank].view(rows.dtype)[:count], whole, 0)
