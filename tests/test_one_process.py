@@ -548,6 +548,19 @@ def test_what_only_distributes_is_left_alone_at_its_door(ranks, tmp_path, door):
     assert "".join(outcome.stderr).count("ddp_patch") == 1
 
 
+@pytest.mark.parametrize("given", ["rank=0, world_size=1", "None, 1, 0"])
+def test_a_group_of_fewer_than_the_ranks_is_an_error(ranks, tmp_path, given):
+    """As scripts make by hand that have arguments for it; each rank would wait for its own."""
+    call = f'dist.init_process_group("gloo", "tcp://127.0.0.1:29787", {given})'
+    source = f"import torch.distributed as dist\nimport ddp_patch\nddp_patch.enable()\n{call}\nprint('went on')\n"
+    outcome = ranks.script(write(tmp_path, source), 2)
+    assert all(outcome.codes)
+    assert not outcome.late
+    said = "".join(outcome.stderr)
+    assert "script.py:4: the script makes a process group of one process, and 2 ranks run it. Leave" in said, said
+    assert "went on" not in "".join(outcome.stdout)
+
+
 def test_a_group_made_behind_our_back_is_an_error(ranks, tmp_path):
     source = """
 import os, torch.distributed as dist

@@ -51,6 +51,20 @@ def door(what: str) -> Wrapper:
     return call
 
 
+def _group(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not session.job.wrapping.is_under_way:
+        given, ranks = kwargs.get("world_size", args[3] if len(args) > 3 else -1), session.job.placement.world_size
+        if given not in (-1, ranks):
+            processes = "one process" if given == 1 else f"{given} processes"
+            raise OrderError(
+                f"{script_line()}: the script makes a process group of {processes}, and {ranks} ranks run it. Leave "
+                "init_process_group and DistributedDataParallel out, and it is one process; or leave "
+                "ddp_patch.enable() out of a script that distributes itself."
+            )
+        _stand_aside(session, "calls torch.distributed.init_process_group")
+    return wrapped(*args, **kwargs)
+
+
 def several(what: str) -> Wrapper:
     """A wrapper for what distributes where it is asked for several devices."""
 
@@ -121,12 +135,7 @@ def _asking() -> tuple[bool, FrameType | None]:
 
 
 PATCHES = (
-    Patch(
-        "torch.distributed.distributed_c10d",
-        "init_process_group",
-        door("torch.distributed.init_process_group"),
-        _EFFECT,
-    ),
+    Patch("torch.distributed.distributed_c10d", "init_process_group", _group, _EFFECT),
     Patch(
         "torch.nn.parallel.distributed",
         "DistributedDataParallel.__init__",

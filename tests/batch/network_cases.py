@@ -470,6 +470,64 @@ def dropout(r):
     return Call(function, [(x, dim)], local=form < 6 or not training)
 
 
+def matrices(r):
+    """Batches of matrices, of which each is computed by itself, beside those that every rank has."""
+    b, n, leading = rows(r), r.choice([2, 3]), r.random() < 0.3
+    shape, dim = ((2, b) if leading else (b,)), int(leading)
+    a, other, x = rand(r, *shape, n, n), rand(r, *shape, n, n), rand(r, *shape, n, 2)
+    one = torch.eye(n, dtype=a.dtype)
+    shared = r.random() < 0.3
+    linalg, form, seed = torch.linalg, r.randrange(34), r.randrange(2)
+
+    def function(a, other, x):
+        m, u = a + 3 * one, 2 * one if shared else other.tril() + 3 * one
+        p = a @ a.mT + one
+        forms = [
+            lambda: linalg.cholesky(p),
+            lambda: linalg.inv(m) + m.inverse(),
+            lambda: linalg.det(a) * torch.slogdet(m)[1],
+            lambda: linalg.slogdet(m),
+            lambda: linalg.solve(m, x),
+            lambda: linalg.solve(2 * one if seed else m, other),
+            lambda: linalg.solve_triangular(u, x, upper=False),
+            lambda: linalg.solve_triangular(u.mT, x, upper=True, unitriangular=bool(seed)),
+            lambda: torch.cholesky_solve(x, linalg.cholesky(p)),
+            lambda: linalg.qr(m),
+            lambda: linalg.svdvals(m),
+            lambda: torch.svd(m)[1] + linalg.svd(m)[1],
+            lambda: linalg.eigvalsh(p) + linalg.eigh(p)[0],
+            lambda: linalg.pinv(m) @ x,
+            lambda: torch.matrix_exp(a / 4),
+            lambda: linalg.matrix_power(a, 2),
+            lambda: torch.logdet(p),
+            lambda: linalg.matrix_norm(a) + linalg.matrix_norm(a, "nuc") if seed else linalg.matrix_norm(a, 1),
+            lambda: linalg.norm(a, dim=(-2, -1)),
+            lambda: torch.triangular_solve(x, u, upper=False)[0],
+            lambda: linalg.cross(rand3(a), rand3(other), dim=-1),
+            lambda: linalg.vecdot(a, other, dim=-1 - seed),
+            lambda: torch.diag_embed(x.mT, seed) + torch.diag_embed(x.mT, offset=seed),
+            lambda: a.diagonal(dim1=-2, dim2=-1) * torch.diagonal(other, 0, -1, -2),
+            lambda: a.tril(-seed) + torch.triu(other, diagonal=seed),
+            lambda: linalg.lu(m),
+            lambda: linalg.lu_factor(m)[0],
+            lambda: torch.cholesky_inverse(linalg.cholesky(p)),
+            lambda: torch.cdist(a, one if shared else other),
+            lambda: torch.cdist(x.mT, x.mT, p=1.0 + seed),
+            lambda: linalg.cholesky_ex(p)[0] + linalg.inv_ex(m)[0],
+            lambda: torch.linalg.matrix_rank(a.detach()) + linalg.cond(m.detach()),
+            lambda: torch.distributions.MultivariateNormal(x[..., 0], scale_tril=linalg.cholesky(p)).log_prob(
+                x[..., 1]
+            ),
+            lambda: torch.cross(rand3(a), rand3(other)) if b % 3 else torch.cross(rand3(a), rand3(other), dim=-1),
+        ]
+        return forms[form]()
+
+    def rand3(value):
+        return torch.cat([value, value[..., :1] * 2], -1)[..., :3] if n == 2 else value
+
+    return Call(function, [(a, dim), (other, dim), (x, dim)], local=True)
+
+
 def encoder(r):
     """A transformer's layer, a convolutional block: whole modules stay on rows."""
     b, t, e = rows(r), r.randint(1, 4), 4
@@ -578,6 +636,7 @@ CASES = {
     "recurrent modules": recurrent_modules,
     "recurrent cells": cells,
     "dropout": dropout,
+    "matrices": matrices,
     "encoder": encoder,
 }
 REPEATS = {
@@ -599,5 +658,6 @@ REPEATS = {
     "recurrent modules": 12,
     "recurrent cells": 10,
     "dropout": 30,
+    "matrices": 100,
     "encoder": 20,
 }

@@ -260,3 +260,30 @@ def written_to_draws():
 
 def test_an_order_is_written_to_what_every_rank_has_whole(ranks):
     assert ranks.call(written_to_draws, 2).ok().results == [0.0, 0.0]
+
+
+def refused_matrices():
+    """Matrices of which one is refused, on whichever rank it is: what the script catches, and goes on with."""
+    import ddp_patch
+
+    said = []
+    row = ddp_patch.shard_batch(torch.arange(9.0, dtype=torch.float64))
+    m = (row[:, None] + torch.arange(9.0, dtype=torch.float64)).cos().view(-1, 3, 3)
+    p = m @ m.mT + torch.eye(3, dtype=torch.float64) * torch.where(row == 5, -9.0, 1.0)[:, None, None]
+    zeroed = p * (row != 7)[:, None, None]
+    for f, of in ((torch.linalg.cholesky, p), (torch.linalg.inv, zeroed), (lambda m: torch.linalg.solve(m, p), zeroed)):
+        try:
+            said.append(f(of).sum().item())
+        except torch.linalg.LinAlgError as error:
+            said.append(str(error))
+        said.append(f(p + 20 * torch.eye(3, dtype=torch.float64)).sum().item())
+    return said
+
+
+def test_matrices_are_refused_as_in_one_process(ranks):
+    ((wanted,), *others) = [ranks.call(refused_matrices, nproc).ok().results for nproc in (1, 2, 3)]
+    assert "(Batch element 5)" in wanted[0]
+    assert "(Batch element 7)" in wanted[4]
+    for said in (said for results in others for said in results):
+        for ours, right in zip(said, wanted, strict=True):
+            assert ours == (right if isinstance(right, str) else pytest.approx(right, rel=1e-12))

@@ -22,8 +22,8 @@ from .mask_counts import layout_of_picked
 
 
 def is_mask(item: Any) -> bool:
-    """Tell a mask that an index picks by."""
-    return isinstance(item, Tensor) and item.dtype == torch.bool and item.dim() > 0
+    """Tell a mask that an index picks by; of bytes, as before torch 1.2."""
+    return isinstance(item, Tensor) and item.dtype in (torch.bool, torch.uint8) and item.dim() > 0
 
 
 def spelled_out(items: tuple[Any, ...], dims: int, dim: int) -> tuple[Any, ...]:
@@ -105,20 +105,21 @@ def written(batch: BatchTensor, mask: Any, value: Any) -> tuple[Tensor, Any] | N
     layout = batch._layout
     if not is_mask(mask) or not _fits(batch, mask, layout):
         return None
+    own = _local(mask, layout).bool()  # torch writes one value, as a rank may have, by such alone
     if not isinstance(value, Tensor):
-        return _local(mask, layout), value
+        return own, value
     dims = batch.dim() - mask.dim() + 1  # of what is picked, which comes first
     if value.dim() < dims and not isinstance(value, BatchTensor):
-        return _local(mask, layout), cutter(Layout((), 0, -1), dims)(value)
-    seen, local = World.get().observation, _local(mask, layout)
+        return own, cutter(Layout((), 0, -1), dims)(value)
+    seen = World.get().observation
     if value.dim() != dims:
         return None
-    if seen is not None and not seen.picks.is_by(value, local):
+    if seen is not None and not seen.picks.is_by(value, _local(mask, layout)):
         seen.note_whole_batch_use()  # what it picked has become something else
     its = layout_of_picked(mask, layout)
     if its is None or (isinstance(value, BatchTensor) and value._layout != its):
         return None
-    return local, cutter(its, dims)(value)
+    return own, cutter(its, dims)(value)
 
 
 def _fits(source: Tensor, mask: Tensor, layout: Layout) -> bool:

@@ -29,6 +29,7 @@ from . import (
     listed_entries,
     losses,
     masked_rows,
+    matrices,
     metadata,
     networks,
     products,
@@ -47,7 +48,7 @@ from . import (
 _MODULES = (
     metadata, listed_entries, masked_rows, shapes, indexing, selecting, joining, losses, factories, autograd,
     autograd_calls, dims, networks, samples_as_channels, products, contractions, sequences, dropout, draws, copies,
-    writes, shapes_in_place, sorted_rows, groups,
+    writes, shapes_in_place, sorted_rows, groups, matrices,
 )  # fmt: skip
 _OWNERS = (torch, torch.Tensor, F, torch.special, torch.linalg)
 
@@ -125,6 +126,7 @@ ALONG_DIMENSIONS: list[tuple[int, Any, list[str]]] = [
     (2, -1, _words("topk kthvalue")),
     (2, 1, _words("normalize")),
     (2, None, _words("norm vector_norm")),
+    (2, (-2, -1), ["matrix_norm"]),
 ]
 
 # Of all entries, the function of the ranks' values.
