@@ -37,7 +37,7 @@ def start(options: Options, stopped: Callable[[], None], report: Callable[[], st
         if nproc != 1:
             from .job.hosts import accelerator_count  # noqa: PLC0415 — imports torch, only now needed
 
-            nproc = relaunch.worker_count(nproc, accelerator_count())
+            nproc = relaunch.worker_count(nproc, accelerator_count(), options.share_devices)
         if nproc > 1:
             relaunch.refuse_old_torch(_torch_version())
             relaunch.start_workers(nproc, options.as_variables())

@@ -211,13 +211,14 @@ def test_a_cuda_graph_is_refused(ranks, way):
 
 
 def first_steps():
-    """Bytes at most, after the first step and after the third, of a model of 25 million parameters."""
+    """Bytes at most in each of three steps, of a model of 25 million parameters."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(*(torch.nn.Linear(1600, 1600) for _ in range(10))).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = torch.utils.data.TensorDataset(torch.randn(6144, 1600))
     peaks = []
     for (x,) in torch.utils.data.DataLoader(data, 2048):
+        torch.cuda.reset_peak_memory_stats()
         optimizer.zero_grad()
         model(x.cuda()).pow(2).mean().backward()
         optimizer.step()
@@ -225,9 +226,9 @@ def first_steps():
     return peaks
 
 
-def test_the_first_step_takes_no_more_memory_than_a_later_one(ranks, way):
+def test_the_first_step_takes_little_more_memory_than_a_later_one(ranks, way):
     for first, *_, last in ranks.call(first_steps, 2, **way).ok().results:
-        assert first <= 1.05 * last
+        assert first <= 1.15 * last  # as was measured: docs/benchmarks.md
 
 
 def steady_steps():

@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import warnings
 import zipapp
 from pathlib import Path
 
@@ -76,6 +77,7 @@ def test_one_rank_per_accelerator():
     assert relaunch.worker_count(2, 4) == 2
     with pytest.raises(LaunchError, match="nproc=3 but 2 accelerators are visible"):
         relaunch.worker_count(3, 2)
+    assert relaunch.worker_count(3, 2, may_share=True) == 3
 
 
 def test_own_command_keeps_flags_modules_and_arguments():
@@ -455,17 +457,42 @@ def test_one_kind_of_device():
 
 
 def test_a_rank_that_cannot_use_its_accelerators_is_named_on_all(monkeypatch):
-    def too_old(kind, index):
-        raise RuntimeError("The NVIDIA driver on your system is too old")
+    def broken(kind, index):
+        raise RuntimeError("device-side assert triggered")
 
     monkeypatch.setattr(hosts, "accelerator_count", lambda: 1)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
-    monkeypatch.setattr(hosts, "_identity", too_old)
+    monkeypatch.setattr(hosts, "_identity", broken)
     ranks = [seen(0, gpus(0, 1)), hosts.look(None)]
     for rank in range(2):
-        with pytest.raises(LaunchError, match=r"Rank 1 on .* cannot use its accelerators: RuntimeError: The NVIDIA"):
+        with pytest.raises(LaunchError, match=r"Rank 1 on .* cannot use its accelerators: RuntimeError: device-side"):
             hosts.place(launcher.LaunchInfo(rank, 2, None, None), ranks, may_share=True)
+
+
+def said_by_torch(what):
+    def is_available():
+        warnings.warn(what, stacklevel=2)
+        return False
+
+    return is_available
+
+
+def test_a_driver_that_is_too_old_is_named_on_all_ranks(monkeypatch):
+    """torch answers that there is no GPU, and warns once: all ranks would compute on the host without a word."""
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    too_old = "CUDA initialization: The NVIDIA driver on your system is too old (found version 11040)."
+    monkeypatch.setattr(torch.cuda, "is_available", said_by_torch(too_old))
+    ranks = [seen(0), hosts.look(None)]
+    for rank in range(2):
+        with pytest.raises(LaunchError, match=r"Rank 1 on .* cannot use its accelerators: The NVIDIA driver .* 11040"):
+            hosts.place(launcher.LaunchInfo(rank, 2, None, None), ranks, may_share=True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as the error advises
+    assert not hosts.look(None).error
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(torch.cuda, "is_available", said_by_torch("Can't initialize NVML"))  # no GPU at all
+    assert not hosts.look(None).error
 
 
 # --- real launches ----------------------------------------------------------------------------------------------------

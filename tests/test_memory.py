@@ -1,6 +1,7 @@
 """What deciding how a model is computed asks of memory, and what becomes of a machine that has none left."""
 
 import os
+import time
 
 import pytest
 import torch
@@ -87,9 +88,14 @@ def fails_on_one_rank(call):
 @pytest.mark.slow
 @pytest.mark.parametrize("call", [1, 2, 3])
 def test_no_memory_on_one_rank_ends_all_of_them(ranks, call):
+    began = time.monotonic()
     outcome = ranks.call(fails_on_one_rank, 3, call)
+    assert time.monotonic() - began < 100  # as 7 to 10 seconds on a quiet machine
     assert all(code for code in outcome.codes)
+    assert not outcome.late
+    assert not outcome.ended
     assert "OutOfMemoryError" in outcome.said()
+    assert "Make batches smaller." in outcome.said()
 
 
 def test_a_trial_shares_parameters():

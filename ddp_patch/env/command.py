@@ -150,7 +150,8 @@ def _alone(launch: launcher.LaunchInfo | None, problem: str = "") -> dict[str, A
     count = 1
     if launch is None and not problem:
         try:
-            count = relaunch.worker_count(Options.resolve({}).nproc, len(seen.devices))
+            options = Options.resolve({})
+            count = relaunch.worker_count(options.nproc, len(seen.devices), options.share_devices)
         except DdpPatchError as error:
             problem = str(error)
     row = {

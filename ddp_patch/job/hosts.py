@@ -69,13 +69,13 @@ def look(local_rank: int | None) -> HostView:
     Args:
         local_rank: as the launcher says, if it does.
     """
-    kind, devices, why, several = "cpu", [], "", False
+    kind, devices, why, several = "cpu", [], software.said_of_cuda(), False
     try:
         if accelerator_count():
             kind = torch.accelerator.current_accelerator().type  # type: ignore[union-attr]
             devices = [_identity(kind, index) for index in range(torch.accelerator.device_count())]
             several = kind == "cuda" and software.nccl_takes_several()
-    except Exception as error:  # noqa: BLE001 — a driver that is too old, say: all ranks raise it, and none waits
+    except Exception as error:  # noqa: BLE001 — a device that is broken, say: all ranks raise it, and none waits
         why = f"{type(error).__name__}: {error}"
     is_given = bool(interfaces.requested())
     return HostView(

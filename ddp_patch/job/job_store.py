@@ -6,6 +6,7 @@ None of it is a collective: ranks come to it when they do, from whichever thread
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable
 from datetime import timedelta
 from queue import SimpleQueue
@@ -17,6 +18,8 @@ from . import attempt
 from .store_waits import Waiting
 
 _PIECE = 4 * 2**20  # bytes; the store takes 8 MiB as one value, and drops the connection of who sends more (torch 2.13)
+_LONGEST = 2**14  # bytes of what a rank posts that stand beside those of all others
+_POSTED = struct.Struct("!IIQ")  # before them: the rank, their pieces if they stand elsewhere, their length if not
 _CUT = b"\x00ddp_patch, in pieces: "  # before their number, in place of a value that is cut
 
 
@@ -50,11 +53,15 @@ class JobStore:
     def _put(self, name: str, value: bytes) -> int:
         count = 0
         if len(value) > _PIECE or value.startswith(_CUT):
-            count = -(-len(value) // _PIECE)
-            for piece in range(count):
-                self._set(_piece(name, piece), value[piece * _PIECE : (piece + 1) * _PIECE])
+            count = self._put_pieces(name, value)
             value = b"%b%d" % (_CUT, count)
         self._set(name, value)
+        return count
+
+    def _put_pieces(self, name: str, value: bytes) -> int:
+        count = -(-len(value) // _PIECE)
+        for piece in range(count):
+            self._set(_piece(name, piece), value[piece * _PIECE : (piece + 1) * _PIECE])
         return count
 
     def _set(self, name: str, value: bytes) -> None:
@@ -67,7 +74,10 @@ class JobStore:
 
     def whole(self, name: str, value: bytes) -> bytes:
         """Give what was put under a name, of which the store holds this."""
-        return b"".join(self._store.get(self._key(_piece(name, piece))) for piece in range(_pieces(value))) or value
+        return self._joined(name, _pieces(value)) or value
+
+    def _joined(self, name: str, count: int) -> bytes:
+        return b"".join(self._store.get(self._key(_piece(name, piece))) for piece in range(count))
 
     def come(self, counter: str, count: int, name: str) -> None:
         """Come to where so many ranks come; the last one leaves an entry, so that it is enough to wait for that.
@@ -106,8 +116,10 @@ class JobStore:
         self._store.set(self._key(f"place/{self._rank}"), place)  # type: ignore[arg-type]  # takes bytes, torch 2.13
 
     def post(self, name: str, value: bytes) -> None:
-        """Leave this rank's part of what ``wait_until_all_posted`` gives."""
-        self._put(f"{name}/{self._rank}", value)
+        """Leave this rank's part of what ``wait_until_all_posted`` gives: one entry has that of all."""
+        count = self._put_pieces(f"{name}/{self._rank}", value) if len(value) > _LONGEST else 0
+        own = _POSTED.pack(self._rank, count, 0 if count else len(value)) + (b"" if count else value)
+        self._store.append(self._key(name), own)  # type: ignore[attr-defined]  # its stub lacks it, torch 2.13
         self.come(f"{name}/came", self._world_size, f"{name}/all")
 
     def posted(self, name: str) -> list[bytes] | None:
@@ -136,14 +148,16 @@ class JobStore:
         return self._waiting.ask(self._key(name), then)
 
     def _read_once(self, name: str) -> list[bytes]:
-        names = [f"{name}/{rank}" for rank in range(self._world_size)]
-        values = self._store.multi_get([self._key(part) for part in names])
-        posted = [self.whole(part, value) for part, value in zip(names, values, strict=True)]
+        every, at, posted, cut = self._store.get(self._key(name)), 0, dict[int, bytes](), dict[int, int]()
+        while at < len(every):
+            rank, count, length = _POSTED.unpack_from(every, at)
+            at += _POSTED.size + length
+            posted[rank] = self._joined(f"{name}/{rank}", count) if count else every[at - length : at]
+            cut[rank] = count
         if self._store.add(self._key(f"{name}/read"), 1) == self._world_size:
-            for part, value in zip(names, values, strict=True):
-                self._drop(part, _pieces(value))
-            self.drop([f"{name}/{end}" for end in ("came", "all", "read")])
-        return posted
+            self.drop([_piece(f"{name}/{rank}", piece) for rank, count in cut.items() for piece in range(count)])
+            self.drop([name, *(f"{name}/{end}" for end in ("came", "all", "read"))])
+        return [posted[rank] for rank in range(self._world_size)]
 
     def drop_once(self, name: str, entries: list[str]) -> None:
         """Forget entries under a name once every rank has come by."""

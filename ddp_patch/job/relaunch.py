@@ -21,22 +21,24 @@ from .debugged import hand_over
 from .launcher import LaunchInfo
 
 
-def worker_count(asked: int | None, accelerators: int) -> int:
+def worker_count(asked: int | None, accelerators: int, may_share: bool = False) -> int:
     """Decide how many ranks to start when nobody started any.
 
     Args:
         asked: the ``nproc`` option.
         accelerators: number of visible accelerators; 0 on a host without any.
+        may_share: the ``share_devices`` option.
 
     Raises:
         LaunchError: when more ranks than accelerators were asked for.
     """
     if asked is None:
         return max(1, accelerators)
-    if accelerators and asked > accelerators:
+    if accelerators and asked > accelerators and not may_share:
         raise LaunchError(
             f"nproc={asked} but {accelerators} accelerator{'s are' if accelerators > 1 else ' is'} visible, and a rank "
-            f"needs one of its own. Write nproc={accelerators}, or make more visible (CUDA_VISIBLE_DEVICES)."
+            f"needs one of its own. Write nproc={accelerators}, make more visible (CUDA_VISIBLE_DEVICES), or write "
+            "ddp_patch.enable(share_devices=True) to try a script out."
         )
     return asked
 

@@ -7,6 +7,7 @@ import ctypes
 import hashlib
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +30,7 @@ _WAYS = {
 }
 _DIGITS = 12  # of a text's sum, in a message
 _NAMED = 8  # hosts in a message
+_UNUSABLE = "CUDA initialization:"  # what torch 2.13 warns, c10/cuda/CUDAFunctions.cpp
 _SEVERAL = "NCCL_MULTI_RANK_GPU_ENABLE"
 _SEVERAL_SINCE = 23000  # 2.30, as ncclGetVersion has it
 
@@ -38,6 +40,21 @@ def versions() -> tuple[tuple[str, str], ...]:
     python = ".".join(map(str, sys.version_info[:2]))
     found = {"ddp_patch": __version__, "torch": str(torch.__version__), "accelerate": version("accelerate")}
     return ("Python", python), *found.items(), *_script()
+
+
+def said_of_cuda(environ: Mapping[str, str] = os.environ) -> str:
+    """Give torch's reason why GPUs that it was built for cannot be used; empty where there are none, or they can.
+
+    A driver that is too old looks like a host without GPUs, but for a warning of the first to ask in a process.
+    """
+    if torch.version.cuda is None or environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return ""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        if torch.cuda.is_available():
+            return ""
+    reasons = [text for text in (str(warning.message) for warning in said) if text.startswith(_UNUSABLE)]
+    return reasons[0].removeprefix(_UNUSABLE).strip() if reasons else ""
 
 
 def nccl_takes_several(environ: Mapping[str, str] = os.environ) -> bool:

@@ -76,4 +76,4 @@ def run(function: Callable[..., Any], options: Mapping[str, Any], args: tuple[An
 def _count(options: Options) -> int:
     from ..job.hosts import accelerator_count  # noqa: PLC0415 — imports torch, only now needed
 
-    return relaunch.worker_count(options.nproc, accelerator_count())
+    return relaunch.worker_count(options.nproc, accelerator_count(), options.share_devices)

@@ -1,0 +1,106 @@
+"""The board of a job: what its ranks ask of the store does not grow with their number."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+from torch.distributed import TCPStore
+
+from ddp_patch.job.job_store import JobStore
+from ddp_patch.job.rank_status import RankStatus
+
+
+class Counting:
+    """A store that counts what is asked of it."""
+
+    def __init__(self, store):
+        self.store, self.count = store, 0
+
+    def __getattr__(self, name):
+        method = getattr(self.store, name)
+
+        def call(*args):
+            self.count += 1
+            return method(*args)
+
+        return call
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """The store, and where it is."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(store.port))
+    return store
+
+
+def a_board(rank, size):
+    return JobStore(rank, size, timedelta(seconds=60), lambda: False)
+
+
+def a_status(rank, size):
+    return RankStatus(rank, size, 60.0)
+
+
+def on_ranks(size, function, make=a_board):
+    """Call a function with the board of each rank, in a thread each, and give what they returned and asked for."""
+    boards = [make(rank, size) for rank in range(size)]
+    counts, results, errors = [Counting(board._store) for board in boards], [None] * size, []
+
+    def run(rank):
+        try:
+            boards[rank]._store = counts[rank]
+            results[rank] = function(boards[rank], rank)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for board in boards:
+        board.close()
+    assert not errors
+    return results, [count.count for count in counts]
+
+
+def told(rank, length):
+    return bytes([rank]) * length
+
+
+@pytest.mark.parametrize("length", [0, 5, 2**14, 2**14 + 1, 9 * 2**20])
+def test_every_rank_has_what_all_posted(server, length):
+    def post(board, rank):
+        board.post("first", told(rank, length + rank))
+        assert board.wait("first/all", 60) is not None
+        return [part == told(of, length + of) for of, part in enumerate(board._read_once("first"))]
+
+    before = server.num_keys()
+    results, _ = on_ranks(3, post)
+    assert results == [[True] * 3] * 3
+    assert server.num_keys() == before  # nothing is left behind
+
+
+@pytest.mark.parametrize("size", [2, 8, 32, 64])
+def test_what_a_rank_asks_for_does_not_grow_with_their_number(server, size):
+    def post(board, rank):
+        board.post("first", told(rank, 200))
+        board.wait("first/all", 60)
+        return len(board._read_once("first"))
+
+    results, asked = on_ranks(size, post)
+    assert results == [size] * size
+    # Put, come, read and say so; the last one lets the others know, and has forgotten what nobody asks for any more.
+    assert max(asked) <= 9
+    assert sum(asked) == 4 * size + 5
+
+
+def test_what_a_failure_and_an_end_ask_for_does_not_grow_either(server):
+    def fail(board, rank):
+        board.check_all_failed(ValueError("the same"), "call 1")
+        board.wait_for_the_end()
+
+    few, many = [max(on_ranks(size, fail, a_status)[1]) for size in (2, 32)]
+    assert many <= few <= 12
