@@ -707,6 +707,29 @@ def word_vectors() -> Iterator[float]:
         yield stepped(optimizer, F.binary_cross_entropy_with_logits(model(x, y), z, size_average=True))
 
 
+class TwoHeads(nn.Module):
+    """Has a head that no loss is computed of, as an auxiliary one in the first epochs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU())
+        self.head, self.other = nn.Linear(32, 4), nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Classify twice."""
+        x = self.body(x)
+        return self.head(x), self.other(x)
+
+
+@kind
+def a_head_without_a_loss() -> Iterator[float]:
+    """Parameters that get no gradient, which hand-written DDP takes with ``find_unused_parameters=True``."""
+    model = TwoHeads()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in loader(6):
+        yield stepped(optimizer, F.cross_entropy(model(x)[0], y))
+
+
 @kind
 def implicit_softmax() -> Iterator[float]:
     """A softmax without ``dim``, and labels that are scattered, with an optimizer for each of two layers."""

@@ -835,3 +835,42 @@ def configured():
 
 def test_a_configuration_that_is_copied_leaves_a_model_on_rows(ranks):
     assert ranks.call(configured, 2).ok().results == [[], []]
+
+
+class CalledByParts(nn.Module):
+    """Acts by its forward, and learns by a method."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.scores(x).argmax(1)
+
+    def scores(self, x):
+        return self.head(self.body(x).tanh())
+
+
+def rows_of_parts():
+    """How often four rows were computed, once a model was called and a method of it calls its parts."""
+    torch.manual_seed(0)
+    model = CalledByParts()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    data = torch.randn(48, 6)
+    with torch.no_grad():
+        for _ in range(4):
+            model(data[:8])
+    before = ddp_patch.report().ledger.rows[4]
+    for x in data.split(8):
+        loss = model.scores(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return ddp_patch.report().ledger.rows[4] - before, loss.item()
+
+
+def test_parts_that_a_method_calls_are_computed_on_rows(ranks):
+    ((_, loss),) = ranks.call(rows_of_parts, 1).ok().results
+    for calls, ours in ranks.call(rows_of_parts, 2).ok().results:
+        assert calls == 12  # two parts, six steps
+        assert ours == pytest.approx(loss, rel=1e-6)

@@ -35,7 +35,7 @@ class Flags:
         self.parameter: nn.Parameter | None = None
         self._parameters = parameters
         self._world = world
-        self._lacks = False  # some parameter had no gradient on this rank
+        self._lacks: list[bool] | None = None  # which parameters had a gradient on this rank, if some had none
         self._total: Tensor | None = None  # over all ranks
         self._loss: tuple[PendingReduction | Derived, Tensor] | None = None  # which travels with them, and its part
         dtype, device = torch.float32, world.device
@@ -57,11 +57,12 @@ class Flags:
             whether DDP has reduced all of its buckets with that.
         """
         self._loss = None
-        did_lack, self._lacks = self._lacks, not all(with_grad(self._parameters))
-        if self._lacks:
-            self._used.copy_(self._used.new_tensor(list(with_grad(self._parameters))))
-        elif did_lack:
+        before = self._lacks
+        self._lacks = None if all(with_grad(self._parameters)) else list(with_grad(self._parameters))
+        if self._lacks is None and before is not None:
             self._used.fill_(1)
+        elif self._lacks is not None and self._lacks != before:  # nearly always as in the last step
+            self._used.copy_(self._used.new_tensor(self._lacks))
         sent = self._sent
         if self.parameter is None:
             self._total = self._world.all_reduce(sent.clone())
@@ -89,7 +90,7 @@ class Flags:
             is_like = arrived.dtype == part.dtype and arrived.device == part.device
             loss.arrived(arrived if is_like else torch.empty_like(part).copy_(arrived))
         # What had a gradient here had one somewhere; looking at the flags waits for a device.
-        if not self._lacks:
+        if self._lacks is None:
             return []
         return [p for p, used in zip(self._parameters, total[:count].tolist(), strict=True) if not used]
 

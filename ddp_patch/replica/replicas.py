@@ -64,7 +64,7 @@ class Replicas:
         self.registry = Registry(options, job, world, self.backwards, self.census, self.trained, knowing)
         self.backwards.when_stepped = self._stepped
         self._redirects = Redirects(but_of_one_rank(world, self._called))
-        # Those that were called with batches of different sizes, or lists of rows, in training and not.
+        # Those called with batches of different sizes, or lists of rows, in training and not.
         self._uncut: weakref.WeakValueDictionary[tuple[int, bool], nn.Module] = weakref.WeakValueDictionary()
         if job.precision.dtype is torch.float16:
             job.precision.when_applied = self.backwards.loss_scale.activate
@@ -81,12 +81,12 @@ class Replicas:
     def _stepped(self, optimizer: Any) -> None:
         if self.watching:
             self.trained.stepped(optimizer, self.registry.ids())
+            self._rest_if_found()
 
-    def _everything_found(self) -> bool:
-        """Tell whether module calls need not be watched any more."""
-        if self._job.precision.is_requested:
-            return False
-        return bool(self.trained.ids()) and self.trained.sought() <= self.registry.ids()
+    def _rest_if_found(self) -> None:
+        """Watch module calls no more, once all models are found."""
+        if self.watching and not self._job.precision.is_requested and self.trained.are_all_in(self.registry.ids()):
+            self.rest()
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -120,8 +120,8 @@ class Replicas:
         finally:
             if self._news:
                 self.watch()
-            elif self.watching and self._everything_found():
-                self.rest()
+            else:
+                self._rest_if_found()
 
     def _between_hooks(self, call: Call) -> Any:
         is_whole = self.hooks.need_whole(call.module)

@@ -20,6 +20,7 @@ class Trained:
         self._optimizers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._ids: set[int] | None = None
         self.has_optimizers = False  # of the script's, or had some
+        self._has_stepped = False
         self._alone: Any = WeakIdKeyDictionary()  # what has gradients, though no module that was called owns it
 
     def knows(self, optimizer: Any) -> bool:
@@ -31,6 +32,7 @@ class Trained:
         self._optimizers[id(optimizer)] = optimizer
         self._ids = None
         self.has_optimizers = self.has_optimizers or not isinstance(optimizer, ByHand)
+        self._has_stepped = self._has_stepped or isinstance(optimizer, ByHand)  # known by a step
 
     def optimizers(self) -> list[Any]:
         """Those of the script that are alive."""
@@ -58,14 +60,21 @@ class Trained:
             optimizer: which did.
             found: identities of the parameters of the modules that were called.
         """
+        self._has_stepped = True
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if id(parameter) not in found and grad_of(parameter) is not None:
                     self._alone[parameter] = True
 
-    def sought(self) -> set[int]:
-        """Identities of the parameters whose module may be called yet: not of a temperature that a script holds."""
-        return self.ids().difference(map(id, self._alone))
+    def are_all_in(self, found: set[int]) -> bool:
+        """Tell whether no module has to be looked for any more: of a temperature that a script holds, there is none.
+
+        Not before a step: a method of a model that was found may call its modules.
+
+        Args:
+            found: identities of the parameters of the modules that were called.
+        """
+        return self._has_stepped and bool(self.ids()) and self.ids().difference(map(id, self._alone)) <= found
 
     def ids(self) -> set[int]:
         """Identities of the parameters."""

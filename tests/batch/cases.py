@@ -551,6 +551,9 @@ def unknown(r):
 
 def shapes_like(r):
     x, dim = batch(r, dims=2)
+    if r.random() < 0.3:
+        w = torch.rand(*([x.shape[0], 1], [1, x.shape[1]])[1 - dim], generator=generator(r))
+        return Call(lambda x, w: (w.expand_as(x) * x, w.expand_as(x).exp()), [(x, dim), (w, None)])
     forms = [
         lambda x: torch.zeros_like(x) + x,
         lambda x: torch.arange(1.0, x.shape[1] + 1).expand_as(x) * x,

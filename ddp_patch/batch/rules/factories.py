@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...structure import leaves
 from ..factories import is_sizes
 from ..forms import to_local
 from ..strides import empty_whole, is_contiguous
@@ -54,8 +55,12 @@ def new(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def new_of_sizes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``x.new(3, 4)``, which older code fills at once. Empty memory is zeroed, so that all ranks see the same."""
-    return new(func, args, kwargs).zero_() if is_sizes(args[1:]) else NotImplemented
+    """``x.new(3, 4)``, which older code fills at once, and ``x.new([2, 3])``. Empty memory is zeroed, on all ranks."""
+    if is_sizes(args[1:]):
+        return new(func, args, kwargs).zero_()
+    are_numbers = len(args) == 2 and type(args[1]) is list and not kwargs
+    are_numbers = are_numbers and all(type(leaf) in (int, float, bool) for _, leaf in leaves(args[1]))
+    return new(func, args, kwargs) if are_numbers else NotImplemented
 
 
 def rules() -> list[tuple[Any, Rule]]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..crossings import replicate
 from ..forms import to_local
 from ..layout import Layout
 from ..tensor import BatchTensor, Rule, on_whole
@@ -152,11 +153,17 @@ def expand(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def expand_as(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``x.expand_as(y)`` needs only y's shape, also where every rank has ``x`` whole."""
+    """``x.expand_as(y)`` needs only y's shape; of one row that every rank has, each makes its own."""
     if len(args) != 2:
         return NotImplemented  # other=y
     if not isinstance(args[0], BatchTensor):
-        return args[0].expand(args[1].shape)
+        one, other = args
+        back, whole = other.dim() - other._layout.dim, one.expand(other.shape)
+        if one.dim() >= back and one.shape[-back] != 1:
+            return whole
+        shape = [*other.shape]
+        shape[-back] = other._layout.counts[World.get().rank]
+        return BatchTensor.from_local(replicate(one).expand(shape), other._layout)
     return expand(Tensor.expand, (args[0], *args[1].shape), {})
 
 
