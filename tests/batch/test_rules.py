@@ -271,7 +271,13 @@ def refused_matrices():
     m = (row[:, None] + torch.arange(9.0, dtype=torch.float64)).cos().view(-1, 3, 3)
     p = m @ m.mT + torch.eye(3, dtype=torch.float64) * torch.where(row == 5, -9.0, 1.0)[:, None, None]
     zeroed = p * (row != 7)[:, None, None]
-    for f, of in ((torch.linalg.cholesky, p), (torch.linalg.inv, zeroed), (lambda m: torch.linalg.solve(m, p), zeroed)):
+    for f, of in (
+        (torch.linalg.cholesky, p),
+        (torch.linalg.inv, zeroed),
+        (lambda m: torch.linalg.solve(m, p), zeroed),
+        (lambda m: torch.linalg.matrix_power(m, -2), zeroed),
+        (lambda m: torch.linalg.cholesky_ex(m, check_errors=True)[0], p),
+    ):
         try:
             said.append(f(of).sum().item())
         except torch.linalg.LinAlgError as error:

@@ -16,19 +16,23 @@ from .elementwise import broadcast_dims, common_layout, cutter
 
 # Each matrix by itself, whatever it holds.
 _OF_ALL = (
-    *("det", "slogdet", "logdet", "matrix_exp", "matrix_power", "matrix_rank", "qr", "lu", "tril", "triu", "cdist"),
+    *("det", "slogdet", "logdet", "matrix_exp", "matrix_rank", "qr", "lu", "tril", "triu", "cdist"),
     *("solve_triangular", "triangular_solve", "cholesky_solve", "cholesky_inverse", "lu_solve", "ldl_solve"),
     *("cholesky_ex", "inv_ex", "solve_ex", "lu_factor_ex", "ldl_factor_ex", "householder_product"),
 )
 # The same, but some matrices are refused.
 _OF_SOME = (
     *("cholesky", "inv", "inverse", "solve", "eigh", "eigvalsh", "eig", "eigvals", "svd", "svdvals", "pinv"),
-    *("pinverse", "lu_factor", "ldl_factor", "cond"),
+    *("pinverse", "lu_factor", "ldl_factor", "cond", "matrix_power"),
 )
 
 
 def of_all(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Compute this rank's matrices."""
+    return (of_some if kwargs.get("check_errors") else _on_rows)(func, args, kwargs)
+
+
+def _on_rows(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     layout = _layout(args, kwargs)
     if layout is None:
         return NotImplemented
@@ -43,7 +47,7 @@ def of_some(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if _layout(args, kwargs) is None:
         return NotImplemented
     try:
-        result = of_all(func, args, kwargs)
+        result = _on_rows(func, args, kwargs)
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # torch 2.13 documents it
         refused = error
     if world.skips_collectives:
