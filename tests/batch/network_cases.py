@@ -488,7 +488,7 @@ def matrices(r):
             lambda: linalg.det(a) * torch.slogdet(m)[1],
             lambda: linalg.slogdet(m),
             lambda: linalg.solve(m, x),
-            lambda: linalg.solve(2 * one if seed else m, other),
+            lambda: linalg.solve(m, other),
             lambda: linalg.solve_triangular(u, x, upper=False),
             lambda: linalg.solve_triangular(u.mT, x, upper=True, unitriangular=bool(seed)),
             lambda: torch.cholesky_solve(x, linalg.cholesky(p)),
@@ -526,6 +526,34 @@ def matrices(r):
         return torch.cat([value, value[..., :1] * 2], -1)[..., :3] if n == 2 else value
 
     return Call(function, [(a, dim), (other, dim), (x, dim)], local=True)
+
+
+def matrices_beside_others(r):
+    """What fewer dimensions mean is told by the whole: vectors, pivots."""
+    n = r.choice([2, 3, 4])
+    b = r.choice([max(n, 4), 2 * n, rows(r)])
+    a, x = rand(r, b, n, n), rand(r, b, n, n)
+    one, vectors = torch.eye(n, dtype=a.dtype), rand(r, b, n)
+    form, linalg = r.randrange(11), torch.linalg
+
+    def function(a, x):
+        m = a + 3 * one
+        forms = [
+            lambda: linalg.solve(m, one),
+            lambda: linalg.solve(m, vectors),
+            lambda: linalg.solve(A=m, B=x[..., 0]),
+            lambda: linalg.solve(one * 2, x, left=False),
+            lambda: linalg.lu_solve(*linalg.lu_factor(one.expand(b, n, n) * 2), x),
+            lambda: linalg.lu_solve(*linalg.lu_factor(m.detach()), x),
+            lambda: linalg.diagonal(a, dim1=-1, dim2=-2) + linalg.diagonal(a, offset=0),
+            lambda: linalg.diagonal(A=a),
+            lambda: a.permute(1, 2, 0).diagonal() * 2,
+            lambda: linalg.lstsq(m.detach(), x.detach())[0],
+            lambda: torch.diagonal(input=a, dim1=1, dim2=2),
+        ]
+        return forms[form]()
+
+    return Call(function, [(a, 0), (x, 0)], local=False)
 
 
 def encoder(r):
@@ -637,6 +665,7 @@ CASES = {
     "recurrent cells": cells,
     "dropout": dropout,
     "matrices": matrices,
+    "matrices_beside_others": matrices_beside_others,
     "encoder": encoder,
 }
 REPEATS = {
@@ -659,5 +688,6 @@ REPEATS = {
     "recurrent cells": 10,
     "dropout": 30,
     "matrices": 100,
+    "matrices_beside_others": 30,
     "encoder": 20,
 }

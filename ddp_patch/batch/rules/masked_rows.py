@@ -105,9 +105,9 @@ def written(batch: BatchTensor, mask: Any, value: Any) -> tuple[Tensor, Any] | N
     layout = batch._layout
     if not is_mask(mask) or not _fits(batch, mask, layout):
         return None
-    own = _local(mask, layout).bool()  # torch writes one value, as a rank may have, by such alone
-    if not isinstance(value, Tensor):
-        return own, value
+    if not isinstance(value, Tensor) or (value.dim() == 0 and not isinstance(value, BatchTensor)):
+        return _local(mask, layout), value if not isinstance(value, Tensor) else cutter(Layout((), 0, -1), 1)(value)
+    own = _local(mask, layout).bool()  # torch writes one entry, as a rank may have, by such alone
     dims = batch.dim() - mask.dim() + 1  # of what is picked, which comes first
     if value.dim() < dims and not isinstance(value, BatchTensor):
         return own, cutter(Layout((), 0, -1), dims)(value)

@@ -16,15 +16,17 @@ from .elementwise import broadcast_dims, common_layout, cutter
 
 # Each matrix by itself, whatever it holds.
 _OF_ALL = (
-    *("det", "slogdet", "logdet", "matrix_exp", "matrix_rank", "qr", "lu", "tril", "triu", "cdist"),
+    *("det", "slogdet", "logdet", "matrix_exp", "qr", "lu", "tril", "triu", "cdist"),
     *("solve_triangular", "triangular_solve", "cholesky_solve", "cholesky_inverse", "lu_solve", "ldl_solve"),
-    *("cholesky_ex", "inv_ex", "solve_ex", "lu_factor_ex", "ldl_factor_ex", "householder_product"),
+    *("cholesky_ex", "inv_ex", "solve_ex", "lu_factor_ex", "ldl_factor_ex"),
 )
 # The same, but some matrices are refused.
 _OF_SOME = (
     *("cholesky", "inv", "inverse", "solve", "eigh", "eigvalsh", "eig", "eigvals", "svd", "svdvals", "pinv"),
-    *("pinverse", "lu_factor", "ldl_factor", "cond", "matrix_power"),
+    *("pinverse", "lu_factor", "ldl_factor", "cond", "matrix_power", "matrix_rank"),
 )
+# Here fewer dimensions mean something else, which a rank's rows may not tell: vectors, pivots.
+_OF_ONE_DIM = ("solve", "solve_ex", "lu_solve", "ldl_solve")
 
 
 def of_all(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -33,7 +35,7 @@ def of_all(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _on_rows(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    layout = _layout(args, kwargs)
+    layout = _layout(func, args, kwargs)
     if layout is None:
         return NotImplemented
     cut = cutter(layout, layout.dim + _behind(args, kwargs))
@@ -44,11 +46,13 @@ def _on_rows(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def of_some(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Likewise. If a rank's are refused, the whole is computed, and refused as in one process."""
     world, result, refused = World.get(), None, None
-    if _layout(args, kwargs) is None:
+    if _layout(func, args, kwargs) is None:
         return NotImplemented
     try:
         result = _on_rows(func, args, kwargs)
-    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # torch 2.13 documents it
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # of which LinAlgError is one
         refused = error
     if world.skips_collectives:
         if refused is not None:
@@ -75,7 +79,8 @@ def diagonal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.diagonal(0, -2, -1)``: two dimensions become one, the last."""
     batch = args[0] if args else kwargs.get("input")
     given = {**dict(zip(("input", "offset", "dim1", "dim2"), args, strict=False)), **kwargs}
-    dims = [given.get("dim1", 0), given.get("dim2", 1)]
+    first, second = (-2, -1) if func is torch.linalg.diagonal else (0, 1)
+    dims = [given.get("dim1", first), given.get("dim2", second)]
     if not set(given) <= {"input", "offset", "dim1", "dim2"} or not isinstance(batch, BatchTensor):
         return NotImplemented
     if not all(type(dim) is int and -batch.dim() <= dim < batch.dim() for dim in dims):
@@ -83,7 +88,7 @@ def diagonal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     dims, dim = [dim % batch.dim() for dim in dims], batch._layout.dim
     if dim in dims:
         return NotImplemented
-    rows = func(to_local(batch), given.get("offset", 0), given.get("dim1", 0), given.get("dim2", 1))
+    rows = func(to_local(batch), *args[1:], **{name: kwargs[name] for name in kwargs if name != "input"})
     return BatchTensor.from_local(rows, batch._layout.at(dim - sum(other < dim for other in dims)))
 
 
@@ -105,13 +110,15 @@ def of_vectors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return BatchTensor.from_local(rows, layout.at(layout.dim - (rows.dim() < dims and dim % dims < layout.dim)))
 
 
-def _layout(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _layout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """How matrices that lie side by side are dealt; None for vectors, and if their own dimensions are."""
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
     batches = [value for value in tensors if isinstance(value, BatchTensor)]
     if kwargs.get("out") is not None or not batches or any(isinstance(value, (list, tuple)) for value in args):
         return None
     if {batch.dim() for batch in batches} != {broadcast_dims(tensors)} or min(map(Tensor.dim, tensors)) < 2:
+        return None
+    if len(set(map(Tensor.dim, tensors))) > 1 and func.__name__.removeprefix("linalg_") in _OF_ONE_DIM:
         return None
     layout = common_layout(tensors)
     return None if layout is None or layout.dim >= batches[0].dim() - 2 else layout

@@ -153,14 +153,15 @@ def expand(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def expand_as(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``x.expand_as(y)`` needs only y's shape; of one row that every rank has, each makes its own."""
+    """``x.expand_as(y)`` needs only y's shape; of one row of numbers, as positions are, a forward's rows are made."""
     if len(args) != 2:
         return NotImplemented  # other=y
     if not isinstance(args[0], BatchTensor):
         one, other = args
         back, whole = other.dim() - other._layout.dim, one.expand(other.shape)
-        if one.dim() >= back and one.shape[-back] != 1:
-            return whole
+        in_forward = World.get().tells_batch_sizes or World.get().observation is not None
+        if not in_forward or one.is_floating_point() or (one.dim() >= back and one.shape[-back] != 1):
+            return whole  # what is written to it may be seen elsewhere
         shape = [*other.shape]
         shape[-back] = other._layout.counts[World.get().rank]
         return BatchTensor.from_local(replicate(one).expand(shape), other._layout)
