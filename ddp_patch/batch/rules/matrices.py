@@ -16,7 +16,7 @@ from .elementwise import broadcast_dims, common_layout, cutter
 
 # Each matrix by itself, whatever it holds.
 _OF_ALL = (
-    *("det", "slogdet", "logdet", "matrix_exp", "qr", "lu", "tril", "triu", "cdist"),
+    *("det", "slogdet", "logdet", "matrix_exp", "qr", "lu", "tril", "triu"),
     *("solve_triangular", "triangular_solve", "cholesky_solve", "cholesky_inverse", "lu_solve", "ldl_solve"),
     *("cholesky_ex", "inv_ex", "solve_ex", "lu_factor_ex", "ldl_factor_ex"),
 )
