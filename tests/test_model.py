@@ -874,3 +874,49 @@ def test_parts_that_a_method_calls_are_computed_on_rows(ranks):
     for calls, ours in ranks.call(rows_of_parts, 2).ok().results:
         assert calls == 12  # two parts, six steps
         assert ours == pytest.approx(loss, rel=1e-6)
+
+
+class LooksAtItsBatch(nn.Module):
+    """Runs as written, on batches: the module that it calls is found while calls are watched."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(6, 8), nn.Tanh())
+
+    def forward(self, x):
+        y = self.inner(x)
+        self.seen = y.median().item()
+        return y
+
+
+def rows_of_inner_modules():
+    """How many of six steps computed the inner module on this rank's four rows."""
+    model = LooksAtItsBatch()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x in DataLoader(torch.randn(48, 6), batch_size=8):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    return ddp_patch.report().ledger.rows[4]
+
+
+def test_a_module_in_a_forward_on_batches_is_found_after_the_first_step(ranks):
+    assert ranks.call(rows_of_inner_modules, 2).ok().results == [4, 4]  # it is observed once as well
+
+
+def dealt_along():
+    """What the report says of a model that looks at its batch, of a script without a loader."""
+    model = LooksAtItsBatch()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x in torch.randn(48, 6).split(8):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    return [str(note) for note in ddp_patch.report().ledger.notes]
+
+
+def test_a_model_that_looks_at_its_batch_is_not_dealt_along_features(ranks):
+    """Few numbers are gathered, but along dimension 1 every rank would compute all products."""
+    for notes in ranks.call(dealt_along, 2).ok().results:
+        assert any("dealt along dimension 0" in note for note in notes), notes
+        assert not any("dealt along dimension 1" in note for note in notes), notes

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from ..batch.world import World
 from ..calling.call_mode import CallMode
@@ -21,15 +22,23 @@ _ENOUGH = 0.8  # of the work that the first dimension makes: less than that is b
 
 
 class WorkCounter(TorchDispatchMode):
-    """Counts the numbers that a call computes on this rank, without the bytes by which ranks tell each other things."""
+    """Counts what a call computes on this rank, without the bytes by which ranks tell each other things.
+
+    The operations of products, convolutions and attention, as torch counts them, and a number each of anything else.
+    """
 
     done = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Compute, and count."""
-        result = func(*args, **(kwargs or {}))
-        found = [leaf for _, leaf in leaves(result) if isinstance(leaf, Tensor)]
-        self.done += sum(leaf.numel() for leaf in found if leaf.is_floating_point() or leaf.is_complex())
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            self.done += formula(*args, **kwargs, out_val=result)
+        elif not func.is_view:
+            found = [leaf for _, leaf in leaves(result) if isinstance(leaf, Tensor)]
+            self.done += sum(leaf.numel() for leaf in found if leaf.is_floating_point() or leaf.is_complex())
         return result
 
 
@@ -63,7 +72,7 @@ class DealtDimensions:
             module: that was called.
             local_args: how its arguments were cut.
             decision: on the call, the same on every rank.
-            work: numbers that this rank computed for each that the call was given; the next call may be of other sizes.
+            work: of this rank for each number that the call was given; the next call may be of other sizes.
             again: enters the call with the dimension that is chosen then.
         """
         dim, name = local_args.layout.dim, original_class(module).__name__

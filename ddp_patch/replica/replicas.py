@@ -81,11 +81,13 @@ class Replicas:
     def _stepped(self, optimizer: Any) -> None:
         if self.watching:
             self.trained.stepped(optimizer, self.registry.ids())
-            self._rest_if_found()
+            self._watch_or_rest()
 
-    def _rest_if_found(self) -> None:
-        """Watch module calls no more, once all models are found."""
-        if self.watching and not self._job.precision.is_requested and self.trained.are_all_in(self.registry.ids()):
+    def _watch_or_rest(self) -> None:
+        """Watch module calls while something was found out, and no more once all models are found."""
+        if self._news:
+            self.watch()
+        elif self.watching and not self._job.precision.is_requested and self.trained.are_all_in(self.registry.ids()):
             self.rest()
 
     # --- calls ------------------------------------------------------------------------------------------------------
@@ -118,10 +120,7 @@ class Replicas:
         try:
             return self._job.precision.applied(self._between_hooks, call)
         finally:
-            if self._news:
-                self.watch()
-            else:
-                self._rest_if_found()
+            self._watch_or_rest()
 
     def _between_hooks(self, call: Call) -> Any:
         is_whole = self.hooks.need_whole(call.module)
