@@ -1,7 +1,8 @@
 """Batches whose whole the script has memory of: a view, a slice or a NumPy array.
 
-Arrays of plain rows (``x[3].numpy()``) are heard of by a method that stands before ``Tensor.numpy``, which is
-inherited from C, as long as there are such batches: nothing costs anything, unless that happens.
+Arrays of plain rows (``x[3].numpy()``), and their ``.data``, are heard of by what stands before ``Tensor.numpy`` and
+``Tensor.data``, which are inherited from C, as long as there are such batches: nothing costs anything, unless that
+happens.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ EXPORTS = {"numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "s
 ALIASED: dict[int, list[weakref.ref[BatchTensor]]] = {}
 _slices: list[weakref.ref[BatchTensor]] = []  # whose whole is a view of another's
 _numpy: Any = Tensor.numpy
+_slot: Any = torch._C.TensorBase.data
 
 
 def register(batch: BatchTensor, rows: Tensor) -> None:
@@ -61,14 +63,14 @@ def register(batch: BatchTensor, rows: Tensor) -> None:
         holders.append(weakref.ref(batch))
         # Not a callback of the reference: a script's last batches go when this module's names are gone.
         weakref.finalize(batch, _let_go, key).atexit = False
-    _hear_of_arrays()
+    _hear_of_writes()
 
 
 def register_slice(batch: BatchTensor) -> None:
     """Note that a batch's whole is a view of another's."""
     _slices.append(weakref.ref(batch))
     weakref.finalize(batch, _let_slice_go).atexit = False
-    _hear_of_arrays()
+    _hear_of_writes()
 
 
 def keep_alive(batch: BatchTensor, parts: Any) -> None:
@@ -186,31 +188,58 @@ def _let_go(key: int) -> None:
     holders = [holder for holder in ALIASED.pop(key, []) if holder() is not None]
     if holders:
         ALIASED[key] = holders
-    _hear_of_arrays()
+    _hear_of_writes()
 
 
 def _let_slice_go() -> None:
     _slices[:] = [holder for holder in _slices if holder() is not None]
-    _hear_of_arrays()
+    _hear_of_writes()
 
 
-def _hear_of_arrays() -> None:
-    is_heard, wanted = vars(Tensor).get("numpy") is numpy, bool(ALIASED or _slices)
-    if wanted and "numpy" not in vars(Tensor):
-        Tensor.numpy = numpy  # type: ignore[assignment, method-assign]
-    elif is_heard and not wanted:
-        del Tensor.numpy
+def _hear_of_writes() -> None:
+    """Stand before what gives memory whose writes count no version, where nobody else does, while that is wanted."""
+    for name, stands in (("numpy", numpy), ("data", _data)):
+        if (ALIASED or _slices) and name not in vars(Tensor):
+            setattr(Tensor, name, stands)
+        elif not (ALIASED or _slices) and vars(Tensor).get(name) is stands:
+            delattr(Tensor, name)
 
 
 def numpy(self: Tensor, *, force: bool = False) -> Any:
-    """Give torch's array, and remember what wholes held that it shares memory with: its writes count no version."""
+    """Give torch's array, and remember what wholes held that it shares memory with."""
     array = _numpy(self, force=force)
-    if not hasattr(self, "_is_slice"):  # a batch: its whole came by here
-        key = storage_ptr(self)
-        for holder in [*_slices, *(holder for holders in ALIASED.values() for holder in holders)]:
-            batch = holder()
-            if batch is None or batch._whole is None or batch._whole_copy is not None:
-                continue
-            if storage_ptr(batch._whole) == key:
-                batch._whole_copy = batch._whole.detach().clone()
+    _remember(self)
     return array
+
+
+class _Data:
+    """Gives torch's ``.data``, and remembers what wholes held that it shares memory with."""
+
+    def __get__(self, tensor: Tensor | None, kind: type | None = None) -> Any:
+        if tensor is None:
+            return _slot  # which torch looks for on the class, to name it to a subclass
+        _remember(tensor)
+        return _slot.__get__(tensor)
+
+    def __set__(self, tensor: Tensor, value: Tensor) -> None:
+        _slot.__set__(tensor, value)
+
+
+def _remember(tensor: Tensor) -> None:
+    if hasattr(tensor, "_is_slice"):  # a batch: its whole comes by here
+        return
+    with torch._C.DisableTorchFunctionSubclass():
+        if tensor.layout is torch.strided:
+            _copy_wholes_in(storage_ptr(tensor))
+
+
+def _copy_wholes_in(key: int) -> None:
+    for holder in [*_slices, *(holder for holders in ALIASED.values() for holder in holders)]:
+        batch = holder()
+        if batch is None or batch._whole is None or batch._whole_copy is not None:
+            continue
+        if storage_ptr(batch._whole) == key:
+            batch._whole_copy = batch._whole.detach().clone()
+
+
+_data = _Data()

@@ -1,6 +1,6 @@
 """The attribute ``.grad``, while some gradients are still this rank's own: whoever reads it makes them global first.
 
-``Tensor.grad`` is inherited from C, so a property on ``torch.Tensor`` stands before it and is deleted afterwards:
+``Tensor.grad`` is inherited from C, so a descriptor on ``torch.Tensor`` stands before it and is deleted afterwards:
 nothing is patched, and nothing costs anything, unless gradients are waiting.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from torch import Tensor
 _slot: Any = torch._C.TensorBase.grad  # below the property
 grad_of: Callable[[Tensor], Tensor | None] = _slot.__get__
 set_grad: Callable[[Tensor, Tensor | None], None] = _slot.__set__
-_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def with_grad(parameters: Iterable[Tensor]) -> Iterator[bool]:
@@ -32,49 +30,27 @@ class GradWatch:
     def __init__(self, before_reading: Callable[[Tensor], None]) -> None:
         """Start off."""
         self._before_reading = before_reading
-        self._planted: property | None = None
 
     def start(self) -> None:
         """Stand before ``.grad``."""
-        if self._planted is None:
-            self._planted = property(self._get, self._set, self._delete)
-            torch.Tensor.grad = self._planted  # type: ignore[assignment]
+        torch.Tensor.grad = self  # type: ignore[assignment]
 
     def stop(self) -> None:
         """Give the slot back."""
-        if self._planted is not None:
-            if vars(torch.Tensor).get("grad") is self._planted:
-                del torch.Tensor.grad
-            self._planted = None
+        if vars(torch.Tensor).get("grad") is self:
+            del torch.Tensor.grad
 
-    def _get(self, tensor: Tensor) -> Tensor | None:
+    def __get__(self, tensor: Tensor | None, kind: type | None = None) -> Any:
+        """Read the gradient; of the class, torch's slot, by which torch names what is read to a subclass."""
+        if tensor is None:
+            return _slot
         self._before_reading(tensor)
-        if type(tensor) in _PLAIN:
-            return grad_of(tensor)
-        with self._aside():
-            return tensor.grad
+        return grad_of(tensor)
 
-    def _set(self, tensor: Tensor, value: Tensor | None) -> None:
-        if type(tensor) in _PLAIN:
-            set_grad(tensor, value)
-        else:
-            with self._aside():
-                tensor.grad = value
+    def __set__(self, tensor: Tensor, value: Tensor | None) -> None:
+        """Replace the gradient."""
+        set_grad(tensor, value)
 
-    def _delete(self, tensor: Tensor) -> None:
-        if type(tensor) in _PLAIN:
-            _slot.__delete__(tensor)
-        else:
-            with self._aside():
-                del tensor.grad
-
-    @contextmanager
-    def _aside(self) -> Iterator[None]:
-        """For subclasses: torch names a function to ``__torch_function__`` by what it finds on the class."""
-        was_on = self._planted is not None
-        self.stop()
-        try:
-            yield
-        finally:
-            if was_on:
-                self.start()
+    def __delete__(self, tensor: Tensor) -> None:
+        """Take the gradient away."""
+        _slot.__delete__(tensor)

@@ -353,7 +353,7 @@ def gradients_that_are_written(r):
 def arrays_of_parts(r):
     """Arrays of rows and of slices, and their ``.data``, are the memory of the batch that they were taken of."""
     x, _ = batch(r, dims=2, dim=0, rows=r.randint(4, 9))
-    form, inference, looks, late = r.randrange(9), r.random() < 0.3, r.random() < 0.5, r.random() < 0.5
+    form, inference, looks, late = r.randrange(13), r.random() < 0.3, r.random() < 0.5, r.random() < 0.5
 
     def function(x):
         with torch.inference_mode(inference):
@@ -379,6 +379,17 @@ def arrays_of_parts(r):
                 data = half.data
                 data[1] = 5.0
                 data.mul_(2)
+            elif form == 8:
+                row.data.fill_(7.0)
+            elif form == 9:
+                half[1].data[0] = 6.0
+            elif form == 10:
+                view[1].view(-1).data.mul_(3)
+            elif form == 11:
+                data = row.data
+                data[:] = 2.0
+                seen.append(z.sum())
+                data[0] = 1.0
             else:
                 array = row.numpy()
                 array[:] = 2.0
