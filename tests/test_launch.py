@@ -1060,13 +1060,34 @@ if os.environ["RANK"] == os.environ["UNREACHED"]:
 import ddp_patch; ddp_patch.enable()
 print("trained")
 """
+# Devices that connect once the hosts have: NCCL raises, or waits for what nobody answers.
+UNREACHED_DEVICES = """
+import os, time
+import torch
+import torch.distributed as dist
+from ddp_patch.job import joining, reaching
+
+reaching.is_to_be_tried_by_devices = lambda place, seen: True
+torch.accelerator.synchronize = lambda device: None
+all_reduce = dist.all_reduce
+
+def meet(*args, **kwargs):
+    if os.environ["RANK"] == os.environ["UNREACHED"]:
+        raise dist.DistBackendError("NCCL error in: init.cpp:98\\nsocketPollConnect: Connect to 10.9.8.7<4711> failed")
+    if os.environ["UNREACHED"] == "nobody":
+        time.sleep(600)
+    return all_reduce(*args, **kwargs)
+
+dist.all_reduce = meet
+joining._DEVICES_WAIT = 3.0 if os.environ["UNREACHED"] == "nobody" else 600.0
+import ddp_patch; ddp_patch.enable()
+print("trained")
+"""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("unreached", [0, 1])  # the store is rank 0's
-def test_a_rank_that_cannot_connect_is_named_by_all(tmp_path, unreached):
-    """Each started by hand: no launcher ends the others."""
-    (tmp_path / "train.py").write_text(UNREACHED)
+def by_hand(tmp_path, script, unreached):
+    """What three ranks say that are started by hand: no launcher ends the others."""
+    (tmp_path / "train.py").write_text(script)
     named = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "UNREACHED": str(unreached)}
     environ = {key: value for key, value in os.environ.items() if not key.startswith("DDP_PATCH_")} | named
     ranks = [
@@ -1081,10 +1102,29 @@ def test_a_rank_that_cannot_connect_is_named_by_all(tmp_path, unreached):
         for rank in range(3)
     ]
     said = [rank.communicate(timeout=120) for rank in ranks]  # the time-out of what waits is 30 minutes
-    assert [rank.returncode for rank in ranks] == [1, 1, 1], said
-    for out, error in said:
-        assert out == ""
-        assert f"LaunchError: Rank {unreached} of 3, on " in error
-        assert (
-            "could not reach the other ranks over GLOO_SOCKET_IFNAME=lo, NCCL_SOCKET_IFNAME==lo: [enforce fail" in error
-        )
+    return [(rank.returncode, out, error) for rank, (out, error) in zip(ranks, said, strict=True)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unreached", [0, 1])  # the store is rank 0's
+@pytest.mark.parametrize(("script", "why"), [(UNREACHED, "[enforce fail"), (UNREACHED_DEVICES, "NCCL error in")])
+def test_a_rank_that_cannot_connect_is_named_by_all(tmp_path, script, why, unreached):
+    for code, out, error in by_hand(tmp_path, script, unreached):
+        assert (code, out) == (1, ""), error
+        assert f"LaunchError: Rank {unreached} of 3, on {socket.gethostname()}, could not reach the other" in error
+        assert f"ranks over GLOO_SOCKET_IFNAME=lo, NCCL_SOCKET_IFNAME==lo: {why}" in error
+        assert "and NCCL_SOCKET_IFNAME for accelerators" in error
+
+
+@pytest.mark.slow
+def test_devices_that_nobody_answers_are_not_waited_for(tmp_path):
+    for code, out, error in by_hand(tmp_path, UNREACHED_DEVICES, "nobody"):
+        assert (code, out) == (1, ""), error
+        assert any(f"LaunchError: Rank {rank} of 3, on {socket.gethostname()}" in error for rank in range(3)), error
+        assert "NCCL_SOCKET_IFNAME==lo: their devices did not connect within 3 s" in error
+
+
+@pytest.mark.slow
+def test_devices_of_several_hosts_connect_before_the_script_goes_on(tmp_path):
+    said = [(code, out) for code, out, _ in by_hand(tmp_path, UNREACHED_DEVICES, "none")]
+    assert said == [(0, "trained\n"), (0, ""), (0, "")]

@@ -86,12 +86,14 @@ class Job:
         self.trained: dict[int, weakref.ref[Any]] = {}  # what earlier sessions of this job iterated and trained
         self.wrapping = Wrapping(lambda: self.one_process.group)
         excepthook = sys.excepthook
-        with loopback.sockets({its.network for its in seen}), Joining(store, info):
+        with loopback.sockets({its.network for its in seen}), Joining(store, info) as joining:
             if self.worker is None:
                 refuse_others_device(place, used)
             self.seal = Seal(offer.agreed([its.key for its in seen]))
             launchers = None if self.worker is None else self.worker.group
             self.device, self.one_process, self.group = connect(place, timeout, environ, launchers)
+            if reaching.is_to_be_tried_by_devices(place, seen):
+                joining.by_devices(self.device, [self.one_process.group, self.group])
             self.precision = Precision(self.device.type, self.launcher)
             self.rank_status = RankStatus(placement.rank, placement.world_size, timeout, holder())
             self.crash = CrashHook(placement, self.rank_status, excepthook)

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import math
 import os
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any
+
+import torch
+import torch.distributed as dist
 
 from ..errors import LaunchError
 from . import attempt
@@ -27,6 +32,7 @@ _ERROR_WAIT = 2.0  # seconds, in which this rank may come to an error of its own
 _END_WAIT = 5.0  # seconds, in which the thread ends that listens
 _LOOK = 1.0  # seconds between two looks whether all ranks of this host are there
 _TELL_WAIT = 1.0  # seconds, in which the others read what this rank left, where the store is its own
+_DEVICES_WAIT = 60.0  # seconds, in which devices connect: NCCL has no time-out for packets that nobody answers
 
 
 class Joining:
@@ -44,13 +50,15 @@ class Joining:
         self._waiting = Waiting(store)
         self._is_over = False
         self._heard = ""  # what another rank met, before this one did
+        self._end = math.inf  # when this rank has waited long enough
         self._running = _thread.allocate_lock()  # not threading's: the script counts its own threads
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Joining:
         """Listen for what the others meet."""
         self._running.acquire()
         # Asked here: who leaves at once ends what was asked.
         _thread.start_new_thread(self._listen, (self._waiting.ask(self._keys[self._info.rank]),))
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """Tell the others what this rank met.
@@ -75,6 +83,19 @@ class Joining:
             self._store.delete_key(self._keys[self._info.rank])
         if explained is not None:
             raise explained from error
+
+    def by_devices(self, device: torch.device, groups: Sequence[dist.ProcessGroup]) -> None:
+        """Have devices connect now, where a rank that does not reach another is told; NCCL would in a backward.
+
+        Args:
+            device: of this rank.
+            groups: of all ranks, by whose backends devices talk.
+        """
+        self._end = time.monotonic() + _DEVICES_WAIT
+        for group in groups:
+            dist.all_reduce(torch.zeros(1, device=device), group=group)
+        torch.accelerator.synchronize(device)
+        self._end = math.inf
 
     def _listen(self, found: SimpleQueue[Any]) -> None:
         try:
@@ -101,14 +122,17 @@ class Joining:
                 return found.get(timeout=_LOOK)
             if siblings.has_lost_one():
                 return str(siblings.refusal("within ddp_patch.enable()")).encode()
+            if time.monotonic() > self._end:
+                return str(self._unreached(f"their devices did not connect within {_DEVICES_WAIT:.0f} s")).encode()
 
     def _explained(self, error: RuntimeError) -> LaunchError:
-        if self._heard:
-            return LaunchError(self._heard)
+        return LaunchError(self._heard) if self._heard else self._unreached(str(error).partition("\n")[0])
+
+    def _unreached(self, why: str) -> LaunchError:
         names = [name for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if os.environ.get(name)]
         over = ", ".join(f"{name}={os.environ[name]}" for name in names) or "the interface of its host name"
         return LaunchError(
             f"Rank {self._info.rank} of {self._info.world_size}, on {socket.gethostname()}, could not reach the other "
-            f"ranks over {over}: {str(error).partition(chr(10))[0]}. Name the interface that reaches them (ip -brief "
+            f"ranks over {over}: {why}. Name the interface that reaches them (ip -brief "
             "address lists them): export GLOO_SOCKET_IFNAME=eth0, and NCCL_SOCKET_IFNAME for accelerators."
         )

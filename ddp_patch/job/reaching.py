@@ -12,7 +12,7 @@ from ..errors import LaunchError
 from . import interfaces
 
 if TYPE_CHECKING:
-    from .hosts import HostView
+    from .hosts import HostView, RankLocation
 
 
 def choose_interface(seen: Sequence[HostView], rank: int) -> None:
@@ -69,6 +69,14 @@ def refuse_unreached(seen: Sequence[HostView]) -> None:
                 "reaches. Name the interface that reaches the other hosts (ip -brief address lists them): export "
                 "GLOO_SOCKET_IFNAME=eth0, and NCCL_SOCKET_IFNAME."
             )
+
+
+def is_to_be_tried_by_devices(place: RankLocation, seen: Sequence[HostView]) -> bool:
+    """Tell whether devices of several hosts talk by other ways than their hosts do, as by NCCL, and connect late.
+
+    On one host they reach each other, and a script whose model stays on the host has no use for their memory.
+    """
+    return place.device is not None and not place.by_gloo and _is_elsewhere(seen[place.placement.rank], seen)
 
 
 def _is_elsewhere(one: HostView, seen: Sequence[HostView]) -> bool:
