@@ -167,14 +167,21 @@ def a_gradient_penalty_through_batch_norm():
 
 
 def states_of_all_generators():
-    """A resumed script draws on as if it had not stopped."""
+    """A resumed script draws on as if it had not stopped, dropout too, of which each rank draws its rows'."""
     torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(5, 60), nn.Dropout(0.5), nn.Linear(60, 1)).to(DEVICE)
+    loader = DataLoader(TensorDataset(torch.ones(8, 5)), 4)
+
+    def drawn():
+        return [model(x.to(DEVICE)).sum().item() for (x,) in loader] + torch.rand(2, device=DEVICE).tolist()
+
+    drawn()
     states = torch.cuda.get_rng_state_all(), torch.get_rng_state()
-    first = torch.rand(2, device=DEVICE).tolist()
-    torch.rand(5, device=DEVICE)
+    first = drawn()
+    drawn()
     torch.cuda.set_rng_state_all(states[0])
     torch.set_rng_state(states[1])
-    return [one - other for one, other in zip(first, torch.rand(2, device=DEVICE).tolist(), strict=True)]
+    return [one - other for one, other in zip(first, drawn(), strict=True)]
 
 
 def a_graph_of_attention():
@@ -222,6 +229,46 @@ def a_table_on_the_host():
         optimizer.step()
         losses.append(loss.item())
     return [*losses, model.table.weight.sum().item(), model.head.weight.sum().item()]
+
+
+class Sequences(nn.Module):
+    """Dropout inside of attention or of a recurrent kernel, and TF32 or half precision in its products."""
+
+    def __init__(self, kind):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)  # dropout 0.1
+        self.kind, self.table, self.head = kind, nn.Embedding(20, 16), nn.Linear(16, 4)
+        self.body = (
+            nn.LSTM(16, 16, 2, dropout=0.3, batch_first=True)
+            if kind == "recurrent"
+            else nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        )
+
+    def forward(self, ids):
+        out = self.body(self.table(ids))
+        return self.head((out[0] if self.kind == "recurrent" else out).mean(1))
+
+
+KINDS_OF_SEQUENCES = ["attention", "attention in TF32", "attention in bfloat16", "recurrent"]
+
+
+def what_is_not_split(kind):
+    """What of a model does not run on rows, and how often something is gathered, while it is trained."""
+    import ddp_patch
+
+    torch.backends.cuda.matmul.allow_tf32 = kind == "attention in TF32"
+    torch.manual_seed(0)
+    model = Sequences(kind).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ids = torch.arange(240).view(40, 6) % 20
+    for x, y in DataLoader(TensorDataset(ids, ids[:, 0] % 4), 8):
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=kind == "attention in bfloat16"):
+            loss = F.cross_entropy(model(x.to(DEVICE)), y.to(DEVICE))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    ledger = ddp_patch.report().ledger
+    return [sorted(ledger.on_batches), sorted(ledger.on_whole), ledger.collectives["all_gather"], ledger.rows[4]]
 
 
 HABITS = [

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from accelerator_habits import HABITS, TOLERANCES
+from accelerator_habits import HABITS, KINDS_OF_SEQUENCES, TOLERANCES, what_is_not_split
 from parity.test_habits import compare
 from parity.test_scripts import compare_text
 from parity.together import run_all_on, try_all
@@ -308,13 +308,14 @@ def measured_by_a_stand_in():
 
     free = on_accelerators.measured(min)(session, measure, None, (0,), {})
     used = on_accelerators.measured(max)(session, lambda device=None: measure(device)[0], None, (), {"device": "cuda"})
-    return [free, used, asked, ddp_patch.rank()]
+    stats = on_accelerators.measured(max)(session, lambda: {"peak": 7 - own, "now": own}, None, (), {})
+    return [free, used, asked, stats, ddp_patch.rank()]
 
 
 @pytest.mark.slow
 def test_memory_is_measured_alike_on_all_ranks(ranks):
     for rank, result in enumerate(ranks.call(measured_by_a_stand_in, 3).ok().results):
-        assert result == [[100, 200], 102, [f"cuda:{rank}"] * 2, rank]
+        assert result == [[100, 200], 102, [f"cuda:{rank}"] * 2, {"peak": 7, "now": 2}, rank]
 
 
 def recorded_on_a_stream():
@@ -551,3 +552,64 @@ def test_a_scripted_module_of_the_host_stays_there(saved, wanted):
     session = SimpleNamespace(device_map=DeviceMap(torch.device("cuda", 1)))
     device._load(session, lambda f, place: Module(2, 2, device=saved), None, ("a.pt",), {})
     assert moved == wanted
+
+
+def wrapped_by_ddp():
+    """What torch's DDP is given for a model, and whether it would move arguments to a device."""
+    from ddp_patch.job import wrapping
+
+    given, build = [], wrapping.DistributedDataParallel
+
+    class Recorded(build):
+        def __init__(self, *args, **kwargs):
+            given.append(sorted(kwargs))
+            super().__init__(*args, **kwargs)
+
+    wrapping.DistributedDataParallel = Recorded
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x in torch.utils.data.DataLoader(torch.randn(8, 3), 4):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+    wrapping.DistributedDataParallel = build
+    return given
+
+
+def test_arguments_and_models_stay_on_the_host_where_the_script_has_them(ranks):
+    """``device_ids`` has DDP move every argument, also lengths of ``pack_padded_sequence``, and refuse CPU models."""
+    for given in ranks.call(wrapped_by_ddp, 2).ok().results:
+        assert len(given) == 1
+        assert not {"device_ids", "output_device"} & set(given[0])
+        assert {"process_group", "init_sync"} <= set(given[0])
+
+
+def seen_by_a_checkpoint():
+    """On which devices torch's checkpoint sees tensors, by whose generators it draws again."""
+    from torch.utils import checkpoint
+
+    import ddp_patch
+
+    seen, infer = [], checkpoint._infer_device_type  # torch 2.13
+    for place in ("cpu", "meta"):
+        x = ddp_patch.shard_batch(torch.ones(4, 2)).to(place)
+
+        def record(*inputs):
+            seen.append([str(value.device) for value in inputs if isinstance(value, torch.Tensor)])
+            return infer(*inputs)
+
+        checkpoint._infer_device_type = record
+        checkpoint.checkpoint(torch.tanh, x, use_reentrant=False)
+    checkpoint._infer_device_type = infer
+    return seen
+
+
+def test_checkpoints_keep_the_generators_of_the_device_that_a_batch_is_on(ranks):
+    """Batches are hidden from torch, which would find no device; "meta" stands in for an accelerator."""
+    assert ranks.call(seen_by_a_checkpoint, 2).ok().results == [[[], ["meta"]]] * 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU: see the gpu tests")
+@pytest.mark.parametrize("kind", KINDS_OF_SEQUENCES)
+def test_models_run_on_rows(ranks, kind):
+    assert ranks.call(what_is_not_split, 2, kind).ok().results == [[[], [], 0, 5]] * 2

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
-from accelerator_habits import HABITS, TOLERANCES, images, net
+from accelerator_habits import HABITS, KINDS_OF_SEQUENCES, TOLERANCES, images, net, what_is_not_split
 from conftest import PATIENCE, TESTS
 from parity.test_habits import CASES, compare
 from parity.test_scripts import SCRIPTS, compare_text, compare_values
@@ -172,8 +172,15 @@ def test_habits_of_the_cpu_do_on_the_accelerator_what_one_process_does(ranks, mo
     """In float64, where tensors, modules and generators are made on the accelerator by default."""
     alone = ranks.call(try_all, 1, "cuda", module, names).ok().results[0]
     able = {name: alone[name] for name in names if not isinstance(alone[name], str)}
+    refused = [alone[name] for name in names if name not in able]
+    assert all("device" in said or "CUDA" in said for said in refused), refused  # they name the host, or are its own
     # Sums by atomics are added in any order there.
     compare(ranks.call(run_all_on, 2, "cuda", module, [*able], **way), 2, able, rel=1e-7, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_SEQUENCES)
+def test_models_run_on_rows_on_the_accelerator(ranks, kind, way):
+    assert ranks.call(what_is_not_split, 2, kind, **way).ok().results == [[[], [], 0, 5]] * 2
 
 
 def compiled_by_inductor():

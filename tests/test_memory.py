@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from parity.habits import data
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import ddp_patch
 from ddp_patch.deciding.copies import trial_copy
@@ -155,3 +156,44 @@ def test_logits_of_a_ranks_rows_go_as_early_as_on_one_process(ranks, inside):
         # the call has logits of its own.
         assert last <= alone[-1] / 2
         assert first <= alone[0] / 2 + 9 / 16 + 0.4
+
+
+class Allocated(TorchDispatchMode):
+    """Counts the bytes of memory that is new."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for leaf in result if isinstance(result, (list, tuple)) else [result]:
+            if isinstance(leaf, torch.Tensor):
+                storage = leaf.untyped_storage()
+                self.found[storage.data_ptr()] = storage  # kept, so that no other one gets its address
+        return result
+
+    def bytes(self, beside):
+        held = {tensor.untyped_storage().data_ptr() for tensor in beside}
+        return sum(storage.nbytes() for place, storage in self.found.items() if place not in held)
+
+
+def asked_by_a_gather(dims):
+    """How often a gather asks for memory as large as the whole batch, at most: even rows, uneven ones, and columns."""
+    from ddp_patch.batch.forms import full_tensor
+
+    asked = []
+    for rows, dim in dims:
+        x = ddp_patch.shard_batch(torch.zeros(rows, 1000).transpose(0, dim).contiguous(), dim=dim) * 1
+        with Allocated() as allocated:
+            whole = full_tensor(x)
+        asked.append(allocated.bytes([x._rows]) / (whole.numel() * whole.element_size()))
+    return asked
+
+
+def test_a_gather_asks_for_little_more_than_the_whole(ranks):
+    """Once, where ranks have as many rows; else what travels as well, which is padded."""
+    for asked in ranks.call(asked_by_a_gather, 2, [(1000, 0), (999, 0), (1000, 1)]).ok().results:
+        assert asked[0] <= 1.01
+        assert asked[1] <= 2.51  # and this rank's rows, padded
+        assert asked[2] <= 2.51

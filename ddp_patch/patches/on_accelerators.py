@@ -18,8 +18,8 @@ from .device import HERE, where_named
 
 # torch.cuda's functions whose first argument, or ``device``, is a device.
 _OF_DEVICES = (
-    *("synchronize", "memory_stats", "memory_summary", "reset_peak_memory_stats", "current_stream"),
-    *("default_stream", "utilization", "reset_accumulated_memory_stats", "stream"),
+    *("synchronize", "memory_summary", "reset_peak_memory_stats", "current_stream", "default_stream"),
+    *("utilization", "reset_accumulated_memory_stats", "stream"),
 )
 _ASKED = (("torch.cuda", "current_device"), ("torch.accelerator", "current_device_index"))
 _CHOOSING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
@@ -28,7 +28,12 @@ _CAPTURES = {
     "CUDAGraph.capture_begin": (),
     "make_graphed_callables": ("torch.cuda:make_graphed_callables",),
 }
-_MEASURED = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
+_TAKEN = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_stats")
+_MEASURED = {
+    ("cuda", "mem_get_info"): min,
+    ("accelerator", "get_memory_info"): min,
+    **{(module, name): max for module in ("cuda", "accelerator") for name in _TAKEN},
+}
 
 
 def _stream(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -102,12 +107,16 @@ def _captured(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
 def measured(choose: Callable[..., Any]) -> Wrapper:
     """A wrapper for what measures a device: each number becomes the least or the greatest of all ranks'."""
 
+    def chosen(every: list[Any]) -> Any:
+        if isinstance(every[0], dict):
+            return type(every[0])((key, choose(each[key] for each in every if key in each)) for key in every[0])
+        return tuple(map(choose, zip(*every, strict=True))) if isinstance(every[0], tuple) else choose(every)
+
     def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         local = wrapped(
             *map(session.device_map.of, args), **{name: session.device_map.of(value) for name, value in kwargs.items()}
         )
-        every = [local] if _is_torchs(sys._getframe(1)) else session.agreed(local)  # a compiler's, say
-        return tuple(map(choose, zip(*every, strict=True))) if isinstance(local, tuple) else choose(every)
+        return local if _is_torchs(sys._getframe(1)) else chosen(session.agreed(local))  # a compiler's, say
 
     return call
 
@@ -131,8 +140,8 @@ PATCHES = (
     Patch("torch.cuda", "get_rng_state_all", _states, HERE, also=("torch.cuda.random:get_rng_state_all",)),
     Patch("torch.cuda", "set_rng_state_all", _set_states, HERE, also=("torch.cuda.random:set_rng_state_all",)),
     *(
-        Patch("torch.cuda", name, measured(choose), _AGREED, also=(f"torch.cuda.memory:{name}",))
-        for name, choose in {"mem_get_info": min, **dict.fromkeys(_MEASURED, max)}.items()
+        Patch(f"torch.{module}", name, measured(choose), _AGREED, also=(f"torch.{module}.memory:{name}",))
+        for (module, name), choose in _MEASURED.items()
     ),
     Patch("torch.cuda", "device.__init__", where_named, HERE),
     *(Patch("torch.cuda.graphs", name, _captured, _REFUSED, also=also) for name, also in _CAPTURES.items()),
