@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import nn, ops
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -926,3 +926,65 @@ def test_a_model_that_looks_at_its_batch_is_not_dealt_along_features(ranks):
     for notes in ranks.call(dealt_along, 2).ok().results:
         assert any("dealt along dimension 0" in note for note in notes), notes
         assert not any("dealt along dimension 1" in note for note in notes), notes
+
+
+class RowsOfParameters(nn.Module):
+    """Computes a row per sample from parameters alone, as tables do that are looked up at offsets; on batches."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.head = nn.EmbeddingBag(10, 6, mode="sum"), nn.Linear(6, 2)
+
+    def forward(self, x, at, offsets):
+        rows = self.table(at, offsets).tanh()
+        self.seen = x.max().item()
+        return self.head(torch.cat([x, rows], 1)[:, 3:9] * (x - rows))
+
+
+def gathered_by_rows_of_parameters():
+    """How often a step gathers, and the last loss."""
+    model = RowsOfParameters()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    generator, before = torch.Generator().manual_seed(0), 0
+    for step, x in enumerate(DataLoader(torch.randn(64, 6, generator=generator), batch_size=8)):
+        at, offsets = (torch.arange(20) * 7 + step) % 10, torch.tensor([0, 2, 3, 5, 8, 13, 15, 18])
+        optimizer.zero_grad()
+        loss = model(x, at, offsets).square().mean()
+        loss.backward()
+        optimizer.step()
+        if step == 4:
+            before = ddp_patch.report().ledger.collectives["all_gather"]
+    return (ddp_patch.report().ledger.collectives["all_gather"] - before) / 3, loss.item()
+
+
+def test_gradients_of_what_a_forward_computes_from_parameters_gather_nothing(ranks):
+    ((_, loss),) = ranks.call(gathered_by_rows_of_parameters, 1).ok().results
+    for gathers, ours in ranks.call(gathered_by_rows_of_parameters, 2).ok().results:
+        assert (gathers, ours) == (0, pytest.approx(loss, rel=1e-6))
+
+
+class NamesOperators(nn.Module):
+    """Reaches ``torch.ops``, which has one name more whenever a library is asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x):
+        assert ops.of_a_library_that_nobody_has is not None
+        return self.head(x)
+
+
+def on_batches_by_names_of_operators():
+    model = NamesOperators()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x in DataLoader(torch.ones(32, 6), batch_size=8):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+    return sorted(ddp_patch.report().ledger.on_batches)
+
+
+def test_operators_that_torch_looks_up_leave_a_model_on_rows(ranks):
+    assert ranks.call(on_batches_by_names_of_operators, 2).ok().results == [[], []]

@@ -98,10 +98,12 @@ def all_gather(rows: torch.Tensor, layout: Layout) -> torch.Tensor:
 
 
 def shard(whole: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """Take this rank's rows. No communication, unless a gradient flows back through it."""
-    if whole.requires_grad and torch.is_grad_enabled():
-        return _shard(whole, layout)
-    return local_rows(whole, layout)
+    """Take this rank's rows. No communication, unless a gradient flows back that is not averaged anyway."""
+    if not (whole.requires_grad and torch.is_grad_enabled()):
+        return local_rows(whole, layout)
+    if World.get().has_averaged_gradient(whole):
+        return local_rows(whole, layout).clone()
+    return _shard(whole, layout)
 
 
 def shard_argument(whole: torch.Tensor, layout: Layout) -> torch.Tensor:

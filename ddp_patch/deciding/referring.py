@@ -54,7 +54,9 @@ def _wrapped(walk: Walk, thing: Any, depth: int) -> Any:
 
 
 def _file(walk: Walk, thing: types.ModuleType, depth: int) -> Any:
-    if not is_scripts_file(getattr(thing, "__file__", None) or ""):
+    # Such as torch.ops, which has no file and says "_ops.py" (torch 2.13): more names come whenever one is asked for.
+    is_torchs = thing.__name__.partition(".")[0] == "torch"
+    if is_torchs or not is_scripts_file(getattr(thing, "__file__", None) or ""):
         return walk.number(thing)
     walk.standing.size(vars(thing))  # a name may come later
     return tuple((name, walk.visit(vars(thing), name, depth)) for name in [*vars(thing)] if name in walk.names)
