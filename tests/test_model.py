@@ -988,3 +988,31 @@ def on_batches_by_names_of_operators():
 
 def test_operators_that_torch_looks_up_leave_a_model_on_rows(ranks):
     assert ranks.call(on_batches_by_names_of_operators, 2).ok().results == [[], []]
+
+
+class KeepsStatistics(nn.Module):
+    """Sets an attribute in its first call, which is another one in each later call: as BatchNorm of flows by hand."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x):
+        y = self.head(x)
+        self.batch_mean = y.mean(0)
+        return y - self.batch_mean
+
+
+def on_batches_by_statistics():
+    model = KeepsStatistics()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x in DataLoader(torch.randn(64, 6), batch_size=8):
+        optimizer.zero_grad()
+        model(x).square().sum().backward()
+        optimizer.step()
+    ledger = ddp_patch.report().ledger
+    return sorted(ledger.on_batches), ledger.rows[4]
+
+
+def test_what_a_first_call_alone_does_is_not_reported(ranks):
+    assert ranks.call(on_batches_by_statistics, 2).ok().results == [[[], 7]] * 2

@@ -46,6 +46,7 @@ class Form:
     holds_for_all_sizes: bool
     is_size_dependent: bool = False
     totals: set[Any] = field(default_factory=set)  # numbers of rows that were tried, and how they were joined
+    is_to_be_reported: bool = False  # once a call of this form comes again
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class Forms:
         self.is_passed_over = False  # the form that was asked for last
         self.decision_when_passed_over: SplitDecision | None = None  # on the forms that are passed over
         self.rebound: set[CallForm] = set()  # forms whose forward bound something alike anew: once, perhaps
+        self.has_changed_outside = False  # a call did what it may branch on
         self.has_failed_on_batches = False  # one of them did, and all are of one forward
         self._streak = 0
         self._kinds: dict[Any, int] = {}  # forms but for their numbers, and the step in which they came first

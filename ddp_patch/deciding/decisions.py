@@ -29,6 +29,7 @@ from .argument_forms import forms_of, sizes_of
 from .call_forms import CallForm, FirstCall, Form, Forms
 from .dimensions import DealtDimensions, WorkCounter
 from .fingerprint import Fingerprints
+from .guards import CHANGES_OUTSIDE
 from .observed_call import ObservedCall
 from .observing import completed_by, is_of_batches
 from .trial_run import is_of_machine
@@ -88,6 +89,9 @@ class SplitDecisions:
         if stored is None:
             passes = forms.should_pass_over(form, self.fingerprints.without_numbers, self._world.ledger.steps)
             return forms.decision_when_passed_over if passes else None
+        if stored.is_to_be_reported:
+            stored.is_to_be_reported = False
+            self._report_not_split(call.module, stored.decision)
         if stored.holds_for_all_sizes:
             return stored.decision
         return stored.by_sizes.get(self._sizes(call, local, stored))
@@ -213,7 +217,10 @@ class SplitDecisions:
             stored.by_sizes.clear()
         stored.totals.add(_size_key(local))
         stored.by_sizes[self._sizes(call, local, stored)] = decision
-        if decision.mode is not CallMode.ROWS:
+        forms = self._of(call.module)
+        if decision.reason == ". ".join(CHANGES_OUTSIDE) and not forms.has_changed_outside:
+            forms.has_changed_outside = stored.is_to_be_reported = True  # a first call may, and then no other
+        elif decision.mode is not CallMode.ROWS:
             self._report_not_split(call.module, decision)
 
     def _report_not_split(self, module: nn.Module, decision: SplitDecision) -> None:
