@@ -1016,3 +1016,34 @@ def on_batches_by_statistics():
 
 def test_what_a_first_call_alone_does_is_not_reported(ranks):
     assert ranks.call(on_batches_by_statistics, 2).ok().results == [[[], 7]] * 2
+
+
+class SpeaksByTokens(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.cells, self.last = nn.Embedding(7, 4), nn.GRU(4, 4, 2), nn.Linear(4, 7)
+
+    def forward(self, token, state):
+        out, state = self.cells(self.words(token).view(1, token.size(0), -1), state)
+        return self.last(out.view(token.size(0), -1)), state
+
+
+def on_batches_by_states_of_the_script():
+    """A script without a loader, which makes states ``[L, B, H]`` and calls a model with tokens ``[B]``."""
+    model = SpeaksByTokens()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    texts = torch.arange(40).view(8, 5) % 7
+    for _ in range(2):
+        state, loss = torch.zeros(2, 8, 4), 0
+        for at in range(4):
+            logits, state = model(texts[:, at], state)
+            loss += F.cross_entropy(logits, texts[:, at + 1])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    ledger = ddp_patch.report().ledger
+    return sorted(ledger.on_batches), ledger.rows[4], ledger.collectives["all_gather"]
+
+
+def test_states_of_a_script_are_dealt_beside_tokens(ranks):
+    assert ranks.call(on_batches_by_states_of_the_script, 2).ok().results == [[[], 8, 0]] * 2

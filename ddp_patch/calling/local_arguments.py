@@ -90,7 +90,9 @@ def local_arguments(
     for count in (rows, counted):
         layout = None if count is None else Layout.deal(count, dim or 0, World.get().size)
         local_args = (
-            None if layout is None else _of_plain_tensors(layout, call, batch_dims, items is not None or count != rows)
+            None
+            if layout is None
+            else _of_plain_tensors(layout, call, batch_dims, memory, items is not None or count != rows)
         )
         if local_args is not None:
             return dataclasses.replace(local_args, holds_dealt_tensors=is_scripts and count != rows)
@@ -151,9 +153,13 @@ def _plain_dim(name: str, leaf: Tensor, rows: int, dims: set[int], batch_dims: M
     fitting = [dim for dim, size in enumerate(leaf.shape) if size == rows]
     expected = [dim for dim in fitting if dim in dims]
     if not expected:
-        # Recurrent states are [L, B, H] beside [B, T, F]; the trial tells whether that was meant.
-        return fitting[0] if len(fitting) == 1 and leaf.dim() > 1 else None
+        # Recurrent states are [L, B, H] beside [B, T, F] or tokens [B]; the trial tells whether that was meant.
+        return fitting[0] if len(fitting) == 1 and (leaf.dim() > 1 or _are_tokens(leaf)) else None
     return expected[0]
+
+
+def _are_tokens(leaf: Tensor) -> bool:
+    return leaf.dim() == 1 and leaf.dtype in (torch.int64, torch.int32)
 
 
 def _ambiguity(name: str, leaf: Tensor, rows: int, dims: set[int]) -> str:
@@ -171,6 +177,7 @@ def _of_plain_tensors(
     layout: Layout,
     call: Call,
     batch_dims: Mapping[str, int | None],
+    memory: dict[tuple[str, int], int | None],
     anyway: bool,
 ) -> LocalArgs | None:
     """Deal plain tensors: GAN noise, say, or the batches of a script without a loader.
@@ -179,10 +186,12 @@ def _of_plain_tensors(
         layout: of the rows.
         call: as for ``enter``.
         batch_dims: as for ``enter``.
+        memory: as for ``enter``, of what was dealt along another dimension than the others.
         anyway: also where another dimension has the same size. Which one is dealt costs speed, never exactness, since
             a call runs on rows only once it was seen to keep them apart.
     """
     clear, dealt = True, False
+    assumed_dims: list[tuple[str, int]] = []
 
     def cut(name: str, leaf: Any) -> Any:
         nonlocal clear, dealt
@@ -197,13 +206,16 @@ def _of_plain_tensors(
             at = None if chosen is None else chosen % leaf.dim()
         elif fitting and at is None and not anyway:
             clear = False
+        elif at is None and len(fitting) == 1 and leaf.dim() > 1 and memory.get((name, leaf.dim()), 0) is not None:
+            at = fitting[0]  # recurrent states
+            assumed_dims.append((name, leaf.dim()))
         if at is None:
             return replicate(leaf)
         dealt = True
         return shard_argument(leaf, layout.at(at))
 
     new_args, new_kwargs = _cut_all(cut, call)
-    return LocalArgs(new_args, new_kwargs, layout) if clear and dealt else None
+    return LocalArgs(new_args, new_kwargs, layout, tuple(assumed_dims)) if clear and dealt else None
 
 
 def _count_rows(call: Call, batch_dims: Mapping[str, int | None], dim: int, is_scripts: bool) -> int | None:
@@ -233,12 +245,3 @@ def _cut_all(cut: Callable[[str, Any], Any], call: Call) -> tuple[tuple[Any, ...
     new_args = tuple(cut_one(name, arg) for name, arg in zip(names, call.args, strict=True))
     new_kwargs = {name: cut_one(name, arg) for name, arg in call.kwargs.items()}
     return new_args, new_kwargs
-
-
-def plain_targets(call: Call, local_args: LocalArgs) -> list[tuple[Tensor, Tensor]]:
-    """Whole numbers among a call's plain arguments, each with this rank's rows of it."""
-    return [
-        (whole, rows)
-        for (_, whole), (_, rows) in zip(call.leaves, local_args.leaves, strict=True)
-        if type(whole) is Tensor and rows is not whole and not whole.is_floating_point()
-    ]

@@ -22,7 +22,7 @@ from ..calling.census import ModuleContents
 from ..calling.compiled import Compiling
 from ..calling.containers import Containers
 from ..calling.kept_attributes import KeptAttributes, Noted
-from ..calling.local_arguments import LocalArgs, plain_targets
+from ..calling.local_arguments import LocalArgs
 from ..calling.per_rank_generators import PerRankGenerators
 from ..calling.rows import as_batches, copying_writes_back, whole_arguments, wrap_outputs
 from ..deciding.trial_verdict import SplitDecision
@@ -82,7 +82,7 @@ class Forwards(CallStack):
         self._world.ledger.rows[local.layout.counts[self._world.rank]] += 1
         losses = None
         if decision.losses:
-            losses = Reductions(decision.losses, local.layout, self._world.rank, plain_targets(call, local))
+            losses = Reductions(decision.losses, local.layout, self._world.rank, _plain_targets(call, local))
         graph_breaks = [] if losses is None else [*compiled.LOSS_FUNCTIONS]
         if self._syncs_norms and compiled.meets_in_norms(contents.layers):
             graph_breaks += compiled.BATCH_NORM
@@ -208,3 +208,12 @@ def _run(call: Call, local: LocalArgs, replica: Replica | None) -> Any:
     if replica is None or replica.module is not call.module:
         return call.run(*local.args, **local.kwargs)
     return replica.run(call, local)
+
+
+def _plain_targets(call: Call, local_args: LocalArgs) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Whole numbers among a call's plain arguments, each with this rank's rows of it."""
+    return [
+        (whole, rows)
+        for (_, whole), (_, rows) in zip(call.leaves, local_args.leaves, strict=True)
+        if type(whole) is torch.Tensor and rows is not whole and not whole.is_floating_point()
+    ]

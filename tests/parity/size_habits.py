@@ -566,3 +566,64 @@ def squares_that_a_packed_sequence_came_to():
         out, _ = nn.utils.rnn.pad_packed_sequence(model.layers(packed)[0], batch_first=True)
         said.append(descend(scores(out, y), optimizer).item())
     return said + everything(model) + everything(scores)
+
+
+class Speaks(nn.Module):
+    """Is given one token of each text, and states that the script makes and carries on."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.words, self.last = nn.Embedding(7, 4), nn.Linear(4, 7)
+        self.cells = (nn.LSTM if kind == "lstm" else nn.GRU)(4, 4, 2)
+        self.offset = nn.Parameter(torch.zeros(4))
+
+    def forward(self, token, state, other=None):
+        word = self.words(token).view(1, token.size(0), -1)
+        out, state = self.cells(word, state)
+        out = out.view(token.size(0), -1) + self.offset
+        if other is not None and other.is_floating_point():  # columns as many as texts
+            out = out @ other[:4] @ other[:4].t() / 9
+        elif other is not None:  # a table of as many tokens as texts
+            out = out + self.words(other[token % len(other)]) + self.words(other).mean(0)
+        return self.last(out), state
+
+
+def speaks(kind, other=None, carries=False, rows=6):
+    """Texts of six tokens, without a loader, one token after the other."""
+    torch.manual_seed(0)
+    drawn = torch.Generator().manual_seed(1)
+    model = Speaks(kind)
+    optimizer, said, state = SGD(model.parameters(), 0.2), [], None
+    for step in range(5):
+        count = rows - (step == 3)
+        texts = torch.randint(0, 7, (count, 6), generator=drawn)
+        if state is None or not carries or step in (3, 4):
+            zeros = torch.zeros(2, count, 4)
+            state = (zeros, zeros + 0.1) if kind == "lstm" else zeros
+        else:
+            state = tuple(part.detach() for part in state) if kind == "lstm" else state.detach()
+        loss = 0
+        for at in range(5):
+            logits, state = model(texts[:, at], state, *([] if other is None else [other(count)]))
+            loss = loss + F.cross_entropy(logits, texts[:, at + 1])
+        said.append(descend(loss, optimizer).item())
+    with torch.no_grad():
+        state, token = (torch.zeros(2, 1, 4),) * 2 if kind == "lstm" else torch.zeros(2, 1, 4), torch.tensor([2])
+        for _ in range(4):
+            logits, state = model(token, state)
+            token = logits.argmax(1)
+            said.append(logits.sum().item())
+    return said + everything(model)
+
+
+def states_of_a_script_beside_tokens():
+    return speaks("gru") + speaks("lstm") + speaks("lstm", carries=True) + speaks("gru", carries=True, rows=7)
+
+
+def states_of_a_script_beside_tokens_and_a_matrix():
+    return speaks("gru", lambda count: torch.arange(5.0 * count).view(5, count).sin())
+
+
+def states_of_a_script_beside_tokens_and_a_table():
+    tables = [lambda count: torch.arange(count).flip(0) % 7, lambda count: (torch.arange(6) * 3) % 7]
+    return [number for table in tables for number in speaks("lstm", table)]
