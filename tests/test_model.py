@@ -1047,3 +1047,32 @@ def on_batches_by_states_of_the_script():
 
 def test_states_of_a_script_are_dealt_beside_tokens(ranks):
     assert ranks.call(on_batches_by_states_of_the_script, 2).ok().results == [[[], 8, 0]] * 2
+
+
+class Annealed(nn.Module):
+    """Is given a temperature that changes in every step, and sums into zeros of its batch's size."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x, temperature):
+        z = torch.zeros(x.size(0), 2)
+        for _ in range(2):
+            z += self.head(x) / temperature
+        return z
+
+
+def gathered_while_annealed():
+    model, at = Annealed(), []
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step, x in enumerate(DataLoader(torch.randn(64, 6), batch_size=8)):
+        optimizer.zero_grad()
+        model(x, 1.0 + 0.1 * step).square().sum().backward()
+        optimizer.step()
+        at.append(ddp_patch.report().ledger.collectives["all_gather"])
+    return at[-1] - at[1]
+
+
+def test_zeros_of_a_batchs_size_are_a_batch_while_a_number_is_annealed(ranks):
+    assert ranks.call(gathered_while_annealed, 2).ok().results == [0, 0]

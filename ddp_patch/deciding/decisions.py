@@ -122,7 +122,8 @@ class SplitDecisions:
             what = forms.difference(form) or self.fingerprints.changed_last(call.module)
             why = f"{what} changes from call to call. A tensor may change: torch.tensor(0.5)"
             how = CallMode.WHOLE if forms.has_failed_on_batches else CallMode.BATCHES
-            decision = forms.decision_when_passed_over = SplitDecision(how, why)
+            tells = bool(forms.entries) and all(one.decision.tells_batch_sizes for one in forms.entries.values())
+            decision = forms.decision_when_passed_over = SplitDecision(how, why, tells_batch_sizes=tells)
             if how is CallMode.BATCHES:
                 self._world.ledger.on_batches.setdefault(described(call.module), why)
             return FirstCall(False, None, local, decision)
