@@ -53,6 +53,7 @@ class Ledger:
     replicas: dict[str, str] = field(default_factory=dict)  # module -> why it became one
     on_batches: dict[str, str] = field(default_factory=dict)  # module -> why its forward runs as written, on batches
     on_whole: dict[str, str] = field(default_factory=dict)  # module -> why every rank computes all of it
+    without_batch: dict[str, None] = field(default_factory=dict)  # modules that were trained by calls without a batch
     loaders: dict[str, str] = field(default_factory=dict)  # loader -> how it is dealt
     gathers: dict[tuple[str, str], Gathers] = field(default_factory=dict)  # (function, script line)
     registered: dict[str, RegisteredCalls] = field(default_factory=dict)  # function of the script's author

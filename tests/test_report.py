@@ -627,3 +627,27 @@ def test_registered_functions_that_are_split_are_named(ranks, view):
         assert "    roughness: 4 calls on this rank's rows\n" in lines
         assert "    of_columns: 4 calls on every rank, of whole batches or plain tensors\n" in lines
         assert re.search(r"\n    cubed: \d+ calls on this rank's rows\n", lines), lines
+
+
+def one_model_without_a_batch():
+    """Train a model on one row, as of a graph, and another on what came out of it."""
+    ddp_patch.disable()
+    ddp_patch.enable(report=True)
+    first, second = nn.Linear(6, 3), nn.Linear(6, 2)
+    for model, x in ((first, torch.randn(1, 20, 6)), (second, torch.randn(20, 6))):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+    return str(ddp_patch.report())
+
+
+def test_a_model_that_no_batch_reaches_is_named_beside_one_that_is_split(ranks):
+    for said in ranks.call(one_model_without_a_batch, 2).ok().results:
+        summary, whole = said.partition("On the whole batch")[::2]
+        assert "to change: Linear (21 parameters) is computed whole by every rank: no batch reaches it" in summary
+        assert (
+            "Linear (21 parameters): no batch reaches it: its first tensor has fewer rows than there are ranks" in whole
+        )
+        assert "Linear (14 parameters): 100.0 %" in whole

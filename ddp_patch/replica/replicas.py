@@ -137,7 +137,7 @@ class Replicas:
         contents = self.census.of(call.module)
         local = self.decisions.cut(call, self.rows, self.forwards.intercept_depth == 0, self.forwards.items)
         if local is None:
-            return self.forwards.on_whole(call)
+            return self.forwards.on_whole(call) if self._shares is None else self._shares.without_batch(call)
         if contents.is_substituted:
             self._world.ledger.note(f"{described(call.module)}: functional_call computes the whole batch")
             return self.forwards.on_whole(call)

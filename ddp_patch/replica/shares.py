@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ..batch.layout import Layout
 from ..batch.world import World
-from ..calling.calls import described
+from ..calling.calls import Call, described
 from .forwards import Forwards
 
 
@@ -25,6 +26,15 @@ class WorkShares:
         self._world = world
         self._forwards = forwards
         self._counted: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()  # by identity
+        self._without: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
+
+    def without_batch(self, call: Call) -> Any:
+        """Carry out a call that is given no batch, and note the module, if it is trained by itself."""
+        is_training = not self._forwards.intercept_depth and torch.is_grad_enabled() and call.module.training
+        if is_training and self._without.get(id(call.module)) is not call.module:
+            self._without[id(call.module)] = call.module
+            self._world.ledger.without_batch[described(call.module)] = None
+        return self._forwards.on_whole(call)
 
     @contextmanager
     def counted(self, module: nn.Module, layout: Layout, was_news: Callable[[], bool]) -> Iterator[None]:
