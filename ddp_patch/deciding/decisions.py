@@ -197,7 +197,7 @@ class SplitDecisions:
         decision = trial.decide(local)
         if decision.mode is not CallMode.ROWS and local.assumed_dims:
             self._memory[call.module].update(dict.fromkeys(local.assumed_dims))
-            again = self.cut(call, rows, is_scripts=False)
+            again = self.cut(call, rows, is_scripts=local.holds_dealt_tensors)
             assert again is not None
             local, decision = again, trial.decide(again)
         form = self.form(call, local, contents)

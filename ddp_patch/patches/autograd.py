@@ -13,7 +13,7 @@ from ..batch.constants import full_tensor_of
 from ..batch.forms import full_tensor, to_local
 from ..batch.layout import Layout
 from ..batch.nested import nested
-from ..batch.nodes import has_output_hook, unhooked
+from ..batch.nodes import unhooked
 from ..batch.pending_tensor import PendingTensor, reduction_of, root_of
 from ..batch.rules.autograd_calls import as_list, is_of_batch
 from ..batch.shared_memory import look_through, shares_memory
@@ -170,11 +170,9 @@ def is_trained(session: Session, source: Any) -> bool:
     """Tell parameters, and what was computed of them alone: a rank may have its share of the gradient there."""
     if session.replicas.backwards.was_replica_parameter(source):
         return True
-    if isinstance(source, BatchTensor) or is_of_batch(source) or has_output_hook(source):
+    if isinstance(source, BatchTensor) or is_of_batch(source) or getattr(source, "grad_fn", None) is None:
         return False
-    if getattr(source, "grad_fn", None) is None:
-        return False
-    return comes_from(source, session.replicas.backwards.was_replica_parameter, _MOST_NODES)
+    return comes_from(unhooked(source), session.replicas.backwards.was_replica_parameter, _MOST_NODES)
 
 
 def one_by_one(bound: dict[str, Any]) -> tuple[Any, ...]:

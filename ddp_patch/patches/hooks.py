@@ -15,10 +15,13 @@ from ..calling.capturing import captures
 from ..calling.module_hooks import is_torchs
 from ..deciding.tried_forward import note_hook
 from ..errors import BatchError
+from ..gradients.averages import means_of
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
+from .autograd import is_trained
 from .below_modes import below_modes
 
+_averaged: Any = WeakTensorKeyDictionary()  # what was computed of parameters alone, whose gradient is made global
 _kept: Any = WeakTensorKeyDictionary()  # what a forward computed -> what keeps its gradient for the script's form of it
 _ON_MODULES = (
     "register_forward_hook",
@@ -34,6 +37,7 @@ def _on_tensor(session: Session, wrapped: Any, instance: Tensor, args: Args, kwa
         session.world.looks_at_gradients = True
     if isinstance(instance, BatchTensor):
         return rules.register_hook(wrapped, (instance, _seen_by(session, args, kwargs)), {})
+    _make_global(session, instance)
     if (computed := unhooked(instance)) is not instance:  # what was computed from it does not come by its tied form
         handle = computed.register_hook(*args, **kwargs)
         if computed in _kept:  # gradients are kept as the last hook leaves them
@@ -53,6 +57,16 @@ def _on_tensor(session: Session, wrapped: Any, instance: Tensor, args: Args, kwa
     return wrapped(_seen_by(session, args, kwargs))
 
 
+def _make_global(session: Session, tensor: Tensor) -> None:
+    """Have whoever looks see all of a gradient of which rows that were met before may give this rank its share."""
+    computed = unhooked(tensor)
+    if tensor.is_leaf or computed in _averaged or session.replicas.forwards.computes_rows:
+        return
+    if is_trained(session, tensor):
+        _averaged[computed] = True
+        computed.register_hook.__wrapped__(lambda grad: means_of([grad], session.world, recorded=True)[0])
+
+
 def _after_accumulation(session: Session, wrapped: Any, instance: Tensor, args: Args, kwargs: Kwargs) -> Any:
     if isinstance(instance, BatchTensor) or not instance.is_leaf:
         return wrapped(*args, **kwargs)
@@ -65,6 +79,8 @@ def _retain_grad(session: Session, wrapped: Any, instance: Tensor, args: Args, k
     if seen is not None and not isinstance(instance, BatchTensor) and not instance.is_leaf:
         # What rows give a sum over the batch is summed below it.
         seen.forbid_split("its forward keeps the gradient of what it computes of the batch (retain_grad)", at_line=True)
+    if not isinstance(instance, BatchTensor):
+        _make_global(session, instance)
     computed = unhooked(instance)
     if computed is not instance and not isinstance(instance, BatchTensor) and computed not in _kept:
         reference, before = weakref.ref(instance), list[Any]()

@@ -1240,3 +1240,61 @@ def arguments_that_are_not_sound():
             return sum(p.sum() for p in model.parameters())
 
     return fit(Inside(end), loss, before) + told
+
+
+class MadeOfParameters(nn.Module):
+    """Rows meet what is made of parameters alone, of one row or of as many as the batch has, and the script gets it."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.offsets, self.last = nn.Parameter(torch.arange(6.0 * rows).view(rows, 6).sin()), nn.Linear(6, 3)
+        self.first = nn.Linear(4, 6)
+
+    def forward(self, x):
+        self.seen = x.median().item()  # so it runs on batches
+        made = self.offsets[: len(x)].tanh()
+        self.kept = made * 2
+        return self.last(self.first(x) + made + self.kept[:1]), made
+
+
+def looked_at(look):
+    """Look at gradients there, from the first step on."""
+    said = []
+    for rows in (1, 8):
+        torch.manual_seed(0)
+        model = MadeOfParameters(rows)
+        optimizer = SGD(model.parameters(), 0.3)
+        for x, y in data(8):
+            logits, made = model(x)
+            told = []
+            after = look(model, made, told)
+            loss = F.cross_entropy(logits, y)
+            if after is None:
+                told += [*torch.autograd.grad(loss, [made, model.kept], retain_graph=True)]
+            descend(loss, optimizer)
+            told += after() if after is not None else []
+            said += [number for grad in told for number in grad.flatten().tolist()]
+        said += everything(model)
+    return said
+
+
+def gradients_asked_for_of_what_is_made_of_parameters():
+    return looked_at(lambda model, made, told: None)
+
+
+def gradients_kept_of_what_is_made_of_parameters():
+    def look(model, made, told):
+        made.retain_grad()
+        model.kept.retain_grad()
+        return lambda: [made.grad, model.kept.grad]
+
+    return looked_at(look)
+
+
+def gradients_changed_of_what_is_made_of_parameters():
+    def look(model, made, told):
+        for tensor in (made, model.kept):
+            tensor.register_hook(lambda grad: told.append(grad) or grad.clamp(-0.01, 0.02))
+        return list
+
+    return looked_at(look)
