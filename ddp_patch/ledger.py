@@ -43,6 +43,10 @@ class RegisteredCalls:
 
 
 FEWER_ROWS = "fewer rows than there are ranks"
+_WITHOUT_BATCH = (
+    f"no batch reaches it: its first tensor has {FEWER_ROWS}, or is sparse; if another dimension is the batch's, write "
+    "ddp_patch.enable(batch_dims={argument: dimension})"
+)
 
 
 @dataclass
@@ -79,6 +83,11 @@ class Ledger:
     pace: Pace = field(default_factory=Pace)
     # Optimizers that stepped in it, by identity.
     _of_iteration: set[int] = field(default_factory=set)
+
+    def computed_whole(self) -> dict[str, str]:
+        """Modules that every rank computes whole, and why."""
+        unsplit = [name for name in self.without_batch if name not in self.replicas]
+        return {**dict.fromkeys(unsplit, _WITHOUT_BATCH), **self.on_whole}
 
     def stepped(self, optimizer: Any) -> None:
         """Count a step of an optimizer."""

@@ -18,7 +18,7 @@ KINDS = ("loading", "waiting", "effects", "optimizer")
 _PACKAGE = str(Path(__file__).parent)
 _LEFT_OUT = 3  # steps, in which modules are observed and accumulation is learned
 _KEPT = 512  # steps
-_PROFILED = (10, 12)  # between which steps Python's own profiler runs, where a report was asked for
+_PROFILED = range(10, 14)  # behind which steps Python's own profiler runs for one more, where a report was asked for
 _FEWEST = 8  # steps that tell something
 _TRIED, _ROUNDS = 200, 5  # calls, and how often
 
@@ -57,7 +57,7 @@ class Pace:
         self._stepping: float | None = None
         self._count = self._profiled = 0
         self._profile: Any = None
-        self._python: float | None = None
+        self._python: list[float] = []  # of the steps that were profiled
         self.heard: Callable[[float, dict[str, float]], None] | None = None
         """Gets the seconds of each step, and what of them went to which kind, as soon as it is over."""
 
@@ -87,7 +87,7 @@ class Pace:
         """An optimizer has stepped.
 
         Args:
-            profiles: have Python's profiler measure two of the steps.
+            profiles: have Python's profiler measure some of the steps.
         """
         now, self._count = perf_counter(), self._count + 1
         if self._stepping is not None:
@@ -100,10 +100,10 @@ class Pace:
             self._steps.append((now - since, *spent.values()))
         if since is not None and self.heard is not None:
             self.heard(now - since, spent)
-        if profiles and self._count == _PROFILED[0]:
+        if self._profile is not None and self._count - 1 in _PROFILED:
+            self._python.append(self.profiled(1) or 0.0)
+        if profiles and self._count in _PROFILED:
             self.profile()
-        elif profiles and self._count == _PROFILED[1]:
-            self._python = self.profiled(_PROFILED[1] - _PROFILED[0])
         self._since = perf_counter()
 
     def summary(self) -> StepTime | None:
@@ -115,7 +115,9 @@ class Pace:
         columns = zip(("total", *KINDS), zip(*middle, strict=True), strict=True)
         means = {name: sum(column) / len(middle) for name, column in columns}
         made = {"steps": len(self._steps), "made": self._count, "profiled": self._profiled}
-        return StepTime(**made, python=self._python, **means)
+        # One of them may hold an evaluation, and what is found out in its first call.
+        python = sorted(self._python)[1:-1] if len(self._python) == len(_PROFILED) else []
+        return StepTime(**made, python=sum(python) / len(python) if python else None, **means)
 
     def profile(self) -> None:
         """Begin to profile Python, unless somebody else does."""

@@ -1,9 +1,4 @@
-"""Batches whose whole the script has memory of: a view, a slice or a NumPy array.
-
-Arrays of plain rows (``x[3].numpy()``), and their ``.data``, are heard of by what stands before ``Tensor.numpy`` and
-``Tensor.data``, which are inherited from C, as long as there are such batches: nothing costs anything, unless that
-happens.
-"""
+"""Batches whose whole the script has memory of: a view, a slice or a NumPy array."""
 
 from __future__ import annotations
 
@@ -19,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..structure import leaves
+from .uncounted_writes import hear
 
 if TYPE_CHECKING:
     from .tensor import BatchTensor
@@ -46,8 +42,6 @@ EXPORTS = {"numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "s
 # every batch that shares those rows, whichever is looked at first.
 ALIASED: dict[int, list[weakref.ref[BatchTensor]]] = {}
 _slices: list[weakref.ref[BatchTensor]] = []  # whose whole is a view of another's
-_numpy: Any = Tensor.numpy
-_slot: Any = torch._C.TensorBase.data
 
 
 def register(batch: BatchTensor, rows: Tensor) -> None:
@@ -197,49 +191,8 @@ def _let_slice_go() -> None:
 
 
 def _hear_of_writes() -> None:
-    """Stand before what gives memory whose writes count no version, where nobody else does, while that is wanted."""
-    for name, stands in (("numpy", numpy), ("data", _data)):
-        if (ALIASED or _slices) and name not in vars(Tensor):
-            setattr(Tensor, name, stands)
-        elif not (ALIASED or _slices) and vars(Tensor).get(name) is stands:
-            delattr(Tensor, name)
+    hear(_all if ALIASED or _slices else None)
 
 
-def numpy(self: Tensor, *, force: bool = False) -> Any:
-    """Give torch's array, and remember what wholes held that it shares memory with."""
-    array = _numpy(self, force=force)
-    _remember(self)
-    return array
-
-
-class _Data:
-    """Gives torch's ``.data``, and remembers what wholes held that it shares memory with."""
-
-    def __get__(self, tensor: Tensor | None, kind: type | None = None) -> Any:
-        if tensor is None:
-            return _slot  # which torch looks for on the class, to name it to a subclass
-        _remember(tensor)
-        return _slot.__get__(tensor)
-
-    def __set__(self, tensor: Tensor, value: Tensor) -> None:
-        _slot.__set__(tensor, value)
-
-
-def _remember(tensor: Tensor) -> None:
-    if hasattr(tensor, "_is_slice"):  # a batch: its whole comes by here
-        return
-    with torch._C.DisableTorchFunctionSubclass():
-        if tensor.layout is torch.strided:
-            _copy_wholes_in(storage_ptr(tensor))
-
-
-def _copy_wholes_in(key: int) -> None:
-    for holder in [*_slices, *(holder for holders in ALIASED.values() for holder in holders)]:
-        batch = holder()
-        if batch is None or batch._whole is None or batch._whole_copy is not None:
-            continue
-        if storage_ptr(batch._whole) == key:
-            batch._whole_copy = batch._whole.detach().clone()
-
-
-_data = _Data()
+def _all() -> list[weakref.ref[BatchTensor]]:
+    return [*_slices, *(holder for holders in ALIASED.values() for holder in holders)]

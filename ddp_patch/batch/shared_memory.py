@@ -125,6 +125,8 @@ def in_shared_memory(
             view._nodes = node_of(view._rows), node_of(whole)
             view._lies_as_whole, view._is_whole_source = target._lies_as_whole, None
             look_through(view)
+            for holder in aliases.holders_in(whole) if target._is_slice else ():
+                aliases.keep_alive(holder, whole)  # whose rows take what is written there, if the target has gone
     return result
 
 

@@ -34,7 +34,7 @@ class Report:
             ),
             _block(
                 "On the whole batch, on every rank",
-                [f"{name}: {why}" for name, why in _on_whole(ledger).items()],
+                [f"{name}: {why}" for name, why in ledger.computed_whole().items()],
             ),
             _block("Loaders", [f"{name}: {how}" for name, how in ledger.loaders.items()]),
             _block("Work of a forward that is split over the ranks", _work(ledger, self.world_size)),
@@ -67,20 +67,10 @@ def _nothing(ledger: Ledger) -> str:
     return "none: no batch reached a model, so every rank computed everything; right, but not faster"
 
 
-def _on_whole(ledger: Ledger) -> dict[str, str]:
-    """Modules that every rank computes whole, and why."""
-    unsplit = [name for name in ledger.without_batch if name not in ledger.replicas]
-    return {**dict.fromkeys(unsplit, _WITHOUT_BATCH), **ledger.on_whole}
-
-
 def _block(title: str, lines: list[str]) -> str:
     return f"  {title}\n" + "".join(f"    {line}\n" for line in lines) if lines else ""
 
 
-_WITHOUT_BATCH = (
-    "no batch reaches it: its first tensor has fewer rows than there are ranks, or is sparse; if another dimension is "
-    "the batch's, write ddp_patch.enable(batch_dims={argument: dimension})"
-)
 _MOST = 5  # lines of advice
 _RARELY = 0.5  # gathers per step, below which they do not matter
 _NEARLY_ALL = 0.98  # of a forward's work
@@ -103,7 +93,7 @@ def _summary(ledger: Ledger, size: int, device: str) -> list[str]:
     lines = _by_the_clock(ledger, size, device)
     aside = ", not counting the gathers below" if often else ""
     lines += [f"{name}: its forward {_at_most(part, size)}{aside}" for name, part in ledger.work.items()]
-    advice = [f"{name} is computed whole by every rank: {why}" for name, why in _on_whole(ledger).items()]
+    advice = [f"{name} is computed whole by every rank: {why}" for name, why in ledger.computed_whole().items()]
     if not ledger.work or min(ledger.work.values()) < _NEARLY_ALL:
         advice += [f"{name} is not split as a whole: {why}" for name, why in ledger.on_batches.items()]
     for entry, (function, line) in sorted(often, key=lambda item: -item[0].bytes):

@@ -353,7 +353,7 @@ def gradients_that_are_written(r):
 def arrays_of_parts(r):
     """Arrays of rows and of slices, and their ``.data``, are the memory of the batch that they were taken of."""
     x, _ = batch(r, dims=2, dim=0, rows=r.randint(4, 9))
-    form, inference, looks, late = r.randrange(13), r.random() < 0.3, r.random() < 0.5, r.random() < 0.5
+    form, inference, looks, late = r.randrange(15), r.random() < 0.3, r.random() < 0.5, r.random() < 0.5
 
     def function(x):
         with torch.inference_mode(inference):
@@ -390,6 +390,10 @@ def arrays_of_parts(r):
                 data[:] = 2.0
                 seen.append(z.sum())
                 data[0] = 1.0
+            elif form == 12:
+                z.view(-1)[1:3].data.fill_(4.0)
+            elif form == 13:
+                seen.append(torch.func.grad(lambda value: (value * value.data).sum())(row * 1))
             else:
                 array = row.numpy()
                 array[:] = 2.0
