@@ -1076,3 +1076,33 @@ def gathered_while_annealed():
 
 def test_zeros_of_a_batchs_size_are_a_batch_while_a_number_is_annealed(ranks):
     assert ranks.call(gathered_while_annealed, 2).ok().results == [0, 0]
+
+
+class AddsNumbersOfRows(nn.Module):
+    """Gives rank 0, whose rows are the first, what one process does, and other ranks something else."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.head(x + torch.arange(x.size(0))[:, None])
+
+
+def operations_of_a_first_call():
+    from ddp_patch.batch.world import World
+
+    model, counts = AddsNumbersOfRows(), []
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x in DataLoader(torch.randn(24, 6), batch_size=6):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        counts.append(World.get().operations)
+    return counts
+
+
+def test_trials_that_end_otherwise_count_functions_alike(ranks):
+    """Errors of later functions are told apart by their numbers."""
+    first, *others = ranks.call(operations_of_a_first_call, 3).ok().results
+    assert others == [first, first]

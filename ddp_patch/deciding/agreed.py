@@ -13,12 +13,13 @@ from .trial_verdict import SplitDecision
 
 @contextmanager
 def muted(world: World) -> Iterator[None]:
-    """Surround a trial: what it does to the world outside is left out."""
-    token = world.muted.set(True)
+    """Surround a trial: what it does to the world outside is left out, and so is how many functions a rank called."""
+    token, operations = world.muted.set(True), world.operations
     try:
         yield
     finally:
         world.muted.reset(token)
+        world.operations = operations
 
 
 def agreed(world: World, local: SplitDecision) -> SplitDecision:

@@ -24,7 +24,7 @@ from ..calling.calls import Call, described
 from ..calling.census import Census, ModuleContents
 from ..calling.local_arguments import LocalArgs, local_arguments
 from ..structure import leaves
-from .agreed import agreed
+from .agreed import agreed, muted
 from .argument_forms import forms_of, sizes_of
 from .call_forms import CallForm, FirstCall, Form, Forms
 from .dimensions import DealtDimensions, WorkCounter
@@ -157,7 +157,9 @@ class SplitDecisions:
             decision = SplitDecision(CallMode.BATCHES, why_not_split)
         else:
             decision = observed.tried() if stored is None or is_to_be_tried else observed.as_tried(stored.decision)
-        decision = agreed(self._world, completed_by(observed.outputs, local, decision, seen))
+        with muted(self._world):  # each rank for itself
+            decision = completed_by(observed.outputs, local, decision, seen)
+        decision = agreed(self._world, decision)
         decision = dataclasses.replace(decision, tells_batch_sizes=not any(gathers for *_, gathers in answers))
         if decision.mode is not CallMode.ROWS and local.assumed_dims:
             self._memory[call.module].update(dict.fromkeys(local.assumed_dims))

@@ -1298,3 +1298,18 @@ def gradients_changed_of_what_is_made_of_parameters():
         return list
 
     return looked_at(look)
+
+
+def a_penalty_on_gradients_of_what_is_made_of_parameters():
+    said = []
+    for rows in (1, 8):
+        torch.manual_seed(0)
+        model = MadeOfParameters(rows)
+        optimizer = SGD(model.parameters(), 0.3)
+        for x, y in data(8):
+            logits, made = model(x)
+            loss = F.cross_entropy(logits, y)
+            (grad,) = torch.autograd.grad(loss, made, create_graph=True)
+            said.append(descend(loss + grad.square().sum(), optimizer).item())
+        said += everything(model)
+    return said
