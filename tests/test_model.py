@@ -1106,3 +1106,23 @@ def test_trials_that_end_otherwise_count_functions_alike(ranks):
     """Errors of later functions are told apart by their numbers."""
     first, *others = ranks.call(operations_of_a_first_call, 3).ok().results
     assert others == [first, first]
+
+
+def dealt_with_a_memory():
+    """What the report says of a model of words ``[T, B]``, whose first call is dealt along T, and of its memory."""
+    from parity.size_habits import Remembers
+
+    model, memory, texts = Remembers(), (), torch.arange(43 * 6).view(43, 6) % 9
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for at in range(0, 42, 7):
+        out, *memory = model(texts[at : at + 7], *memory)
+        optimizer.zero_grad()
+        F.cross_entropy(out.flatten(0, 1), texts[at + 1 : at + 8].flatten()).backward()
+        optimizer.step()
+    return [str(note) for note in ddp_patch.report().ledger.notes], ddp_patch.report().ledger.rows[3]
+
+
+def test_a_memory_goes_along_with_the_dimension_that_is_found_better(ranks):
+    for notes, rows in ranks.call(dealt_with_a_memory, 2).ok().results:
+        assert any("dealt along dimension 1" in note for note in notes), notes
+        assert rows >= 3

@@ -7,13 +7,16 @@ tensors that have a row for each entry.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from ..batch.tensor import BatchTensor
 from ..structure import is_container, leaves, map_items
+from .argument_names import argument_names
+from .calls import Call
 
 
 def row_count_of_lists(values: Sequence[Any], rows: int | None, beside: bool) -> int | None:
@@ -81,3 +84,27 @@ def _is_all_within(value: Any, count: int) -> bool:
     if not is_container(value):
         return not isinstance(value, Tensor)
     return all(_is_all_within(item, count) for item in _directly_in(value))
+
+
+def row_count_of_tensors(call: Call, batch_dims: Mapping[str, int | None], dim: int, is_scripts: bool) -> int | None:
+    """Count the rows of a call on plain tensors, by the first of them; None if that is none.
+
+    Args:
+        call: of a module.
+        batch_dims: the option, by argument name.
+        dim: of the rows, where the option names no other.
+        is_scripts: the script makes the call.
+    """
+    tensors = [leaf for _, leaf in call.leaves if isinstance(leaf, Tensor)]
+    if any(leaf.is_nested or leaf.layout is not torch.strided for leaf in tensors):
+        return None  # rows of a sparse matrix are no tensors that every function takes
+    names = [*argument_names(call.module, len(call.args)), *call.kwargs]
+    for name, value in zip(names, (*call.args, *call.kwargs.values()), strict=True):
+        for _, leaf in leaves(value):
+            if not isinstance(leaf, Tensor) or isinstance(leaf, nn.Parameter):
+                continue
+            may_be_one = leaf.dim() > 1 or (is_scripts and not leaf.is_floating_point())
+            chosen = batch_dims.get(name, dim if may_be_one else None)
+            if chosen is not None and -leaf.dim() <= chosen < leaf.dim():
+                return leaf.shape[chosen]
+    return None

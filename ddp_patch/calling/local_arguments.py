@@ -21,7 +21,7 @@ from ..batch.world import World
 from ..structure import leaves, map_leaves
 from .argument_names import argument_names
 from .calls import Call
-from .items import row_count_of_lists
+from .items import row_count_of_lists, row_count_of_tensors
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def local_arguments(
             return None if layout is None else LocalArgs(call.args, call.kwargs, layout, items=count)
     if found:
         return _enter_with(found, call, batch_dims, memory, None if is_named else dim)
-    counted = _count_rows(call, batch_dims, dim or 0, is_scripts) if is_scripts or items is not None else None
+    counted = row_count_of_tensors(call, batch_dims, dim or 0, is_scripts) if is_scripts or items is not None else None
     for count in (rows, counted):
         layout = None if count is None else Layout.deal(count, dim or 0, World.get().size)
         local_args = (
@@ -216,23 +216,6 @@ def _of_plain_tensors(
 
     new_args, new_kwargs = _cut_all(cut, call)
     return LocalArgs(new_args, new_kwargs, layout, tuple(assumed_dims)) if clear and dealt else None
-
-
-def _count_rows(call: Call, batch_dims: Mapping[str, int | None], dim: int, is_scripts: bool) -> int | None:
-    """Tell how many rows a call on plain tensors has, by the first of them."""
-    tensors = [leaf for _, leaf in call.leaves if isinstance(leaf, Tensor)]
-    if any(leaf.is_nested or leaf.layout is not torch.strided for leaf in tensors):
-        return None  # rows of a sparse matrix are no tensors that every function takes
-    names = [*argument_names(call.module, len(call.args)), *call.kwargs]
-    for name, value in zip(names, (*call.args, *call.kwargs.values()), strict=True):
-        for _, leaf in leaves(value):
-            if not isinstance(leaf, Tensor) or isinstance(leaf, nn.Parameter):
-                continue
-            may_be_one = leaf.dim() > 1 or (is_scripts and not leaf.is_floating_point())
-            chosen = batch_dims.get(name, dim if may_be_one else None)
-            if chosen is not None and -leaf.dim() <= chosen < leaf.dim():
-                return leaf.shape[chosen]
-    return None
 
 
 def _cut_all(cut: Callable[[str, Any], Any], call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -18,11 +18,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.call_mode import CallMode
 from ..calling.calls import Call, described
 from ..calling.census import Census, ModuleContents
+from ..calling.items import row_count_of_tensors
 from ..calling.local_arguments import LocalArgs, local_arguments
+from ..calling.rows import whole_arguments
 from ..structure import leaves
 from .agreed import agreed, muted
 from .argument_forms import forms_of, sizes_of
@@ -64,6 +67,16 @@ class SplitDecisions:
         dim = self._dimensions.of(call.module) if call.dim is None else call.dim
         is_named = call.dim is not None
         return local_arguments(call, rows, self._batch_dims, memory, dim, is_named, is_scripts, items)
+
+    def as_dealt(self, call: Call) -> Call:
+        """Give a call whole what came out of one that was dealt along another dimension: a memory, say, carried on."""
+        dim = self._dimensions.tried(call.module)
+        if dim is None or call.dim is not None:
+            return call
+        found = [leaf._layout.total for _, leaf in call.leaves if isinstance(leaf, BatchTensor)]
+        if not found or row_count_of_tensors(call, self._batch_dims, dim, is_scripts=True) in (None, *found):
+            return call
+        return call.with_arguments(*whole_arguments(call.args, call.kwargs))
 
     def close(self) -> None:
         """Let go of what was decided: classes and functions of the script, which would outlive it."""

@@ -58,6 +58,10 @@ class DealtDimensions:
         """Give the dimension, unless it is the first."""
         return self._chosen.get(module)
 
+    def tried(self, module: nn.Module) -> int | None:
+        """Give the dimension of a module's calls, if another one was tried as well."""
+        return self._chosen.get(module, 0) if module in self._work else None
+
     def note_work(
         self,
         module: nn.Module,

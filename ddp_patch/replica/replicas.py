@@ -135,6 +135,7 @@ class Replicas:
 
     def _call(self, call: Call) -> Any:
         contents = self.census.of(call.module)
+        call = call if self.forwards.intercept_depth else self.decisions.as_dealt(call)
         local = self.decisions.cut(call, self.rows, self.forwards.intercept_depth == 0, self.forwards.items)
         if local is None:
             return self.forwards.on_whole(call) if self._shares is None else self._shares.without_batch(call)

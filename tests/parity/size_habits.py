@@ -627,3 +627,33 @@ def states_of_a_script_beside_tokens_and_a_matrix():
 def states_of_a_script_beside_tokens_and_a_table():
     tables = [lambda count: torch.arange(count).flip(0) % 7, lambda count: (torch.arange(6) * 3) % 7]
     return [number for table in tables for number in speaks("lstm", table)]
+
+
+class Remembers(nn.Module):
+    """Words ``[T, B]``, that attend to those before them too: a memory that the script carries on, as Transformer-XL's."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.parts, self.last = nn.Embedding(9, 6), nn.Linear(6, 18), nn.Linear(6, 9)
+
+    def forward(self, x, *memory):
+        words = self.words(x)
+        known = torch.cat([*memory, words])
+        query, key, value = self.parts(known).chunk(3, -1)
+        scores = torch.einsum("ibd,jbd->ijb", query[-len(words) :], key).softmax(1)
+        return self.last(words + torch.einsum("ijb,jbd->ibd", scores, value)), known[-7:].detach()
+
+
+def a_memory_that_is_carried_on():
+    said = []
+    for rows in (6, 7, 4):
+        torch.manual_seed(0)
+        model, memory = Remembers(), ()
+        optimizer = SGD(model.parameters(), 0.3)
+        texts = torch.randint(0, 9, (43, rows), generator=torch.Generator().manual_seed(2))
+        for at in range(0, 42, 7):
+            out, *memory = model(texts[at : at + 7], *memory)
+            loss = F.cross_entropy(out.flatten(0, 1), texts[at + 1 : at + 8].flatten())
+            said += [descend(loss, optimizer).item(), memory[0].sum().item()]
+        said += everything(model)
+    return said
