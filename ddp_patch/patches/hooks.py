@@ -60,7 +60,8 @@ def _on_tensor(session: Session, wrapped: Any, instance: Tensor, args: Args, kwa
 def _make_global(session: Session, tensor: Tensor) -> None:
     """Have whoever looks see all of a gradient of which rows that were met before may give this rank its share."""
     computed = unhooked(tensor)
-    if tensor.is_leaf or computed in _averaged or session.replicas.forwards.computes_rows:
+    is_of_rows = session.replicas.forwards.computes_rows or session.world.rules_at_work  # which these are, of a batch
+    if tensor.is_leaf or is_of_rows or computed in _averaged:
         return
     if is_trained(session, tensor):
         _averaged[computed] = True
