@@ -882,6 +882,22 @@ def test_parts_that_a_method_calls_are_computed_on_rows(ranks):
         assert ours == pytest.approx(loss, rel=1e-6)
 
 
+def steps(model, batches, call=lambda model, x, step: model(x).square().mean()):
+    """Train a model; gives the loss after each step."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step, x in enumerate(batches):
+        optimizer.zero_grad()
+        loss = call(model, x, step)
+        loss.backward()
+        optimizer.step()
+        yield loss
+
+
+def losses_of(*args):
+    """Give the losses of all steps."""
+    return [loss.item() for loss in steps(*args)]
+
+
 class LooksAtItsBatch(nn.Module):
     """Runs as written, on batches: the module that it calls is found while calls are watched."""
 
@@ -897,12 +913,7 @@ class LooksAtItsBatch(nn.Module):
 
 def rows_of_inner_modules():
     """How many of six steps computed the inner module on this rank's four rows."""
-    model = LooksAtItsBatch()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for x in DataLoader(torch.randn(48, 6), batch_size=8):
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
+    losses_of(LooksAtItsBatch(), DataLoader(torch.randn(48, 6), batch_size=8))
     return ddp_patch.report().ledger.rows[4]
 
 
@@ -912,12 +923,7 @@ def test_a_module_in_a_forward_on_batches_is_found_after_the_first_step(ranks):
 
 def dealt_along():
     """What the report says of a model that looks at its batch, of a script without a loader."""
-    model = LooksAtItsBatch()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for x in torch.randn(48, 6).split(8):
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
+    losses_of(LooksAtItsBatch(), torch.randn(48, 6).split(8))
     return [str(note) for note in ddp_patch.report().ledger.notes]
 
 
@@ -944,18 +950,17 @@ class RowsOfParameters(nn.Module):
 
 def gathered_by_rows_of_parameters():
     """How often a step gathers, and the last loss."""
-    model = RowsOfParameters()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    generator, before = torch.Generator().manual_seed(0), 0
-    for step, x in enumerate(DataLoader(torch.randn(64, 6, generator=generator), batch_size=8)):
+
+    def call(model, x, step):
         at, offsets = (torch.arange(20) * 7 + step) % 10, torch.tensor([0, 2, 3, 5, 8, 13, 15, 18])
-        optimizer.zero_grad()
-        loss = model(x, at, offsets).square().mean()
-        loss.backward()
-        optimizer.step()
-        if step == 4:
-            before = ddp_patch.report().ledger.collectives["all_gather"]
-    return (ddp_patch.report().ledger.collectives["all_gather"] - before) / 3, loss.item()
+        return model(x, at, offsets).square().mean()
+
+    batches = DataLoader(torch.randn(64, 6, generator=torch.Generator().manual_seed(0)), batch_size=8)
+    told = [
+        (ddp_patch.report().ledger.collectives["all_gather"], loss.item())
+        for loss in steps(RowsOfParameters(), batches, call)
+    ]
+    return (told[7][0] - told[4][0]) / 3, told[7][1]
 
 
 def test_gradients_of_what_a_forward_computes_from_parameters_gather_nothing(ranks):
@@ -977,12 +982,7 @@ class NamesOperators(nn.Module):
 
 
 def on_batches_by_names_of_operators():
-    model = NamesOperators()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for x in DataLoader(torch.ones(32, 6), batch_size=8):
-        optimizer.zero_grad()
-        model(x).sum().backward()
-        optimizer.step()
+    losses_of(NamesOperators(), DataLoader(torch.ones(32, 6), batch_size=8))
     return sorted(ddp_patch.report().ledger.on_batches)
 
 
@@ -1004,12 +1004,7 @@ class KeepsStatistics(nn.Module):
 
 
 def on_batches_by_statistics():
-    model = KeepsStatistics()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for x in DataLoader(torch.randn(64, 6), batch_size=8):
-        optimizer.zero_grad()
-        model(x).square().sum().backward()
-        optimizer.step()
+    losses_of(KeepsStatistics(), DataLoader(torch.randn(64, 6), batch_size=8))
     ledger = ddp_patch.report().ledger
     return sorted(ledger.on_batches), ledger.rows[4]
 
@@ -1064,14 +1059,12 @@ class Annealed(nn.Module):
 
 
 def gathered_while_annealed():
-    model, at = Annealed(), []
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for step, x in enumerate(DataLoader(torch.randn(64, 6), batch_size=8)):
-        optimizer.zero_grad()
-        model(x, 1.0 + 0.1 * step).square().sum().backward()
-        optimizer.step()
-        at.append(ddp_patch.report().ledger.collectives["all_gather"])
-    return at[-1] - at[1]
+    def call(model, x, step):
+        return model(x, 1.0 + 0.1 * step).square().sum()
+
+    batches = DataLoader(torch.randn(64, 6), batch_size=8)
+    gathers = [ddp_patch.report().ledger.collectives["all_gather"] for _ in steps(Annealed(), batches, call)]
+    return gathers[-1] - gathers[1]
 
 
 def test_zeros_of_a_batchs_size_are_a_batch_while_a_number_is_annealed(ranks):
@@ -1092,14 +1085,8 @@ class AddsNumbersOfRows(nn.Module):
 def operations_of_a_first_call():
     from ddp_patch.batch.world import World
 
-    model, counts = AddsNumbersOfRows(), []
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for x in DataLoader(torch.randn(24, 6), batch_size=6):
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-        counts.append(World.get().operations)
-    return counts
+    batches = DataLoader(torch.randn(24, 6), batch_size=6)
+    return [World.get().operations for _ in steps(AddsNumbersOfRows(), batches)]
 
 
 def test_trials_that_end_otherwise_count_functions_alike(ranks):
