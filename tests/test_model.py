@@ -802,7 +802,7 @@ def test_a_step_takes_few_calls_of_python(ranks):
 def test_a_step_takes_no_calls_of_python_for_each_parameter(ranks):
     """Hand-written DDP has a hook in C++ for each; 300 and 1,000 tensors."""
     few, many = (max(ranks.call(calls_of_ours, 2, layers).ok().results) for layers in (150, 500))
-    assert many == few
+    assert many < few + 20  # a wait or a weak reference more or less, and none for each of 700
 
 
 @dataclasses.dataclass
