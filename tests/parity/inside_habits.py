@@ -1258,7 +1258,12 @@ class MadeOfParameters(nn.Module):
 
 
 def looked_at(look):
-    """Look at gradients there, from the first step on."""
+    """Look at gradients there, from the first step on.
+
+    Args:
+        look: a generator, of the model, what it made and what is told: it is sent a loss, gives what is to be trained,
+            and goes on after the step.
+    """
     said = []
     for rows in (1, 8):
         torch.manual_seed(0)
@@ -1267,26 +1272,30 @@ def looked_at(look):
         for x, y in data(8):
             logits, made = model(x)
             told = []
-            after = look(model, made, told)
-            loss = F.cross_entropy(logits, y)
-            if after is None:
-                told += [*torch.autograd.grad(loss, [made, model.kept], retain_graph=True)]
-            descend(loss, optimizer)
-            told += after() if after is not None else []
+            looking = look(model, made, told)
+            next(looking)
+            said.append(descend(looking.send(F.cross_entropy(logits, y)), optimizer).item())
+            next(looking, None)
             said += [number for grad in told for number in grad.flatten().tolist()]
         said += everything(model)
     return said
 
 
 def gradients_asked_for_of_what_is_made_of_parameters():
-    return looked_at(lambda model, made, told: None)
+    def look(model, made, told):
+        loss = yield
+        told += torch.autograd.grad(loss, [made, model.kept], retain_graph=True)
+        yield loss
+
+    return looked_at(look)
 
 
 def gradients_kept_of_what_is_made_of_parameters():
     def look(model, made, told):
         made.retain_grad()
         model.kept.retain_grad()
-        return lambda: [made.grad, model.kept.grad]
+        yield (yield)
+        told += [made.grad, model.kept.grad]
 
     return looked_at(look)
 
@@ -1295,21 +1304,15 @@ def gradients_changed_of_what_is_made_of_parameters():
     def look(model, made, told):
         for tensor in (made, model.kept):
             tensor.register_hook(lambda grad: told.append(grad) or grad.clamp(-0.01, 0.02))
-        return list
+        yield (yield)
 
     return looked_at(look)
 
 
 def a_penalty_on_gradients_of_what_is_made_of_parameters():
-    said = []
-    for rows in (1, 8):
-        torch.manual_seed(0)
-        model = MadeOfParameters(rows)
-        optimizer = SGD(model.parameters(), 0.3)
-        for x, y in data(8):
-            logits, made = model(x)
-            loss = F.cross_entropy(logits, y)
-            (grad,) = torch.autograd.grad(loss, made, create_graph=True)
-            said.append(descend(loss + grad.square().sum(), optimizer).item())
-        said += everything(model)
-    return said
+    def look(model, made, told):
+        loss = yield
+        (grad,) = torch.autograd.grad(loss, made, create_graph=True)
+        yield loss + grad.square().sum()
+
+    return looked_at(look)
