@@ -44,8 +44,8 @@ class RegisteredCalls:
 
 FEWER_ROWS = "fewer rows than there are ranks"
 _WITHOUT_BATCH = (
-    f"no batch reaches it: its first tensor has {FEWER_ROWS}, or is sparse; if another dimension is the batch's, write "
-    "ddp_patch.enable(batch_dims={argument: dimension})"
+    f"no batch reaches it: its first tensor has {FEWER_ROWS}, numbers in one dimension, or is sparse; if another "
+    "dimension is the batch's, write ddp_patch.enable(batch_dims={argument: dimension})"
 )
 
 

@@ -20,7 +20,7 @@ NAMES = {
     "torch.Tensor._make_wrapper_subclass": "a batch: a tensor with the global shape and no memory of its own",
     "torch._C.DisableTorchFunction": "methods that no function mode hears of",
     "torch._C.DisableTorchFunctionSubclass": "torch's function below our override, for subclasses alone",
-    "torch._C.TensorBase.data": "the descriptor behind Parameter.data, which is watched while there are replicas",
+    "torch._C.TensorBase.data": "the descriptor behind .data, watched while there are replicas, or rows that were taken of batches",
     "torch._C.TensorBase.grad": "the descriptor behind Tensor.grad, which is watched while gradients wait",
     "torch._C._autograd": "hooks of saved tensors: whether a script has some, and to take ours out in time (profile)",
     "torch._C._dynamo.eval_frame.get_eval_frame_callback": "whether TorchDynamo traces",
