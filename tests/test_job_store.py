@@ -1,6 +1,7 @@
 """The board of a job: what its ranks ask of the store does not grow with their number."""
 
 import threading
+import time
 from datetime import timedelta
 
 import pytest
@@ -8,6 +9,7 @@ from torch.distributed import TCPStore
 
 from ddp_patch.job.job_store import JobStore
 from ddp_patch.job.rank_status import RankStatus
+from ddp_patch.job.store_waits import Waiting
 
 
 class Counting:
@@ -104,3 +106,26 @@ def test_what_a_failure_and_an_end_ask_for_does_not_grow_either(server):
 
     few, many = [max(on_ranks(size, fail, a_status)[1]) for size in (2, 32)]
     assert many <= few <= 12
+
+
+class SlowToConnect(Counting):
+    """A store that takes longer to connect to than ranks wait, as where names of hosts are not found at once."""
+
+    def clone(self):
+        time.sleep(1.0)
+        return self.store.clone()
+
+
+@pytest.mark.parametrize("has_come", [True, False])
+def test_what_has_come_is_found_however_long_a_connection_takes(server, has_come):
+    waiting = Waiting(SlowToConnect(server))
+
+    def come():
+        time.sleep(0.1)
+        server.set("first", "told")
+
+    coming = threading.Thread(target=come if has_come else None)
+    coming.start()
+    assert waiting.get("first", 0.3) == (b"told" if has_come else None)
+    coming.join()
+    waiting.close()

@@ -58,9 +58,13 @@ class Waiting:
             try:
                 value = found.get(timeout=max(min(_LOOK, end - time.monotonic()), 0.0))
             except Empty:
-                if self._is_over() or time.monotonic() >= end:
+                if self._is_over():
                     return None
-                continue
+                if time.monotonic() < end:
+                    continue
+                # A connection can take longer than the wait: torch asks for the name of each peer (2.13), and a
+                # resolver that does not answer many at once lets them wait 5 s.
+                value = self._store.get(key) if self._store.check([key]) else None
             if isinstance(value, RuntimeError):
                 raise value
             return value or None
