@@ -2,12 +2,16 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
 from torch.distributed import TCPStore
 
+from ddp_patch.errors import LaunchError
+from ddp_patch.job import hosts, views
 from ddp_patch.job.job_store import JobStore
+from ddp_patch.job.launcher import LaunchInfo
 from ddp_patch.job.rank_status import RankStatus
 from ddp_patch.job.store_waits import Waiting
 
@@ -106,6 +110,29 @@ def test_what_a_failure_and_an_end_ask_for_does_not_grow_either(server):
 
     few, many = [max(on_ranks(size, fail, a_status)[1]) for size in (2, 32)]
     assert many <= few <= 12
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+@pytest.mark.parametrize("size", [2, 16])
+def test_what_ranks_see_of_their_hosts_is_told_with_as_few_requests(server, size, missing):
+    view, left = hosts.look(None), server.num_keys()
+    stores = [Counting(TCPStore("127.0.0.1", server.port, is_master=False)) for _ in range(size - missing)]
+
+    def tell(rank):
+        try:
+            return [its == view for its in views.told_by_all(view, stores[rank], LaunchInfo(rank, size, 0, 1), 2.0)]
+        except LaunchError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(size) as pool:
+        found = list(pool.map(tell, range(size - missing)))
+    if missing:
+        assert all(f"for rank {size - 1}, of {size}, which did not come" in message for message in found)
+    else:
+        assert found == [[True] * size] * size
+        assert server.num_keys() == left  # nothing is left behind
+    assert max(store.count for store in stores) <= 14  # the first rank, which waits for the others and clears up
+    assert sum(store.count for store in stores) <= 7 * size + 8
 
 
 class SlowToConnect(Counting):

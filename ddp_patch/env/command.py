@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import DdpPatchError
-from ..job import hosts, interfaces, key, launcher, reaching, relaunch, software
+from ..job import hosts, interfaces, key, launcher, reaching, relaunch, software, views
 from ..job.meeting import meet
 from ..options import Options
 from . import facts
@@ -62,7 +62,7 @@ def _look() -> dict[str, Any] | None:
     local["rank_0_at"] = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     offer = key.Offer(launch.rank)
     look = dataclasses.replace(hosts.look(launch.local_rank), key=offer.message)
-    seen = hosts.exchange(look, store, launch, timeout)
+    seen = views.told_by_all(look, store, launch, timeout)
     reaching.choose_interface(seen, launch.rank)
     names = [f"ddp_patch/env/{rank}" for rank in range(launch.world_size)]
     local["interface"] = interfaces.named()

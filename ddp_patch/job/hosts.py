@@ -7,28 +7,20 @@ them work out the same from it.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import json
 import os
 import socket
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from ..errors import LaunchError
-from . import attempt, interfaces, reaching, software
+from . import interfaces, reaching, software
 from .launcher import LaunchInfo, Placement
-from .siblings import Siblings, without_store
-from .store_waits import Waiting
 
 _NAMED = 8  # ranks in a message
-_TELL_WAIT = 2.0  # seconds, in which the others read what this rank left, where the store is its own
-_READ_WAIT = 30.0  # seconds, in which they do, when all have come
 
 
 @dataclass(frozen=True)
@@ -107,64 +99,6 @@ def _mounts() -> str:
         return socket.gethostname()
 
 
-def exchange(view: HostView, store: Any, info: LaunchInfo, timeout: float) -> list[HostView]:
-    """Tell all ranks what each sees; entry r is what rank r does. Four requests to the store, and waiting.
-
-    Args:
-        view: what this rank sees.
-        store: of the job.
-        info: from the launcher.
-        timeout: seconds to wait for the others.
-
-    Raises:
-        LaunchError: naming the ranks that do not come.
-    """
-    keys = [f"ddp_patch/seen/{attempt.name()}/{rank}" for rank in range(info.world_size)]
-    came = f"ddp_patch/seen/{attempt.name()}"
-    store.set(keys[info.rank], json.dumps(dataclasses.asdict(view)))
-    if store.add(came, 1) == info.world_size:
-        store.set(f"{came}/all", "[]")  # nobody is missing
-    siblings = Siblings(info)
-    waiting = Waiting(store, siblings.has_lost_one)
-    texts: list[bytes] = []
-    try:
-        end = time.monotonic() + timeout
-        have_come = waiting.get(f"{came}/all", timeout)
-        if have_come is None:
-            lost = view.name if time.monotonic() < end else ""
-            missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
-            report = json.dumps([missing, lost]) if missing else "[]"
-            have_come = store.compare_set(f"{came}/all", "", report)  # the others name them as well
-            if info.rank == 0 and missing:
-                time.sleep(_TELL_WAIT)
-        if have_come == b"[]":
-            texts = store.multi_get(keys)
-            if store.add(f"{came}/read", 1) == info.world_size:
-                store.set(f"{came}/read/all", "1")
-            if info.rank == 0:  # what it reads may end it, and with it the store
-                waiting.get(f"{came}/read/all", _READ_WAIT)
-    except RuntimeError as error:
-        raise without_store(info) from error
-    finally:
-        waiting.close()
-    if have_come != b"[]":
-        missing, lost = json.loads(have_come)
-        raise LaunchError(
-            f"Rank {info.rank} on {view.name} waited {'in vain' if lost else f'{timeout:g} seconds'} for "
-            f"{_ranks(missing)}, of {info.world_size}, which did not come to ddp_patch.enable()"
-            f"{f': one that was started on {lost} has ended' if lost else ''}. Look at what they printed."
-        )
-    return [_read(json.loads(text)) for text in texts]
-
-
-def _read(fields: dict[str, Any]) -> HostView:
-    """Read what a rank left, whatever version of this package it has."""
-    names = {field.name for field in dataclasses.fields(HostView)}
-    its = {name: value for name, value in fields.items() if name in names}
-    pairs = tuple((name, what) for name, what in its.get("software", ()))
-    return HostView(**{**its, "devices": tuple(its["devices"]), "software": pairs})
-
-
 def place(info: LaunchInfo, seen: Sequence[HostView], may_share: bool) -> RankLocation:
     """Work out where a rank is.
 
@@ -207,9 +141,9 @@ def place(info: LaunchInfo, seen: Sequence[HostView], may_share: bool) -> RankLo
     if shared is not None and not may_share:
         name, kind = seen[shared[0]].name, seen[shared[0]].kind
         raise LaunchError(
-            f"{_ranks(shared).capitalize()} on {name} would share one {kind} device, which makes none of them faster. "
-            f"Start one rank for each device (torchrun --nproc-per-node={len(seen[shared[0]].devices)}, or one task "
-            "for each), or write ddp_patch.enable(share_devices=True) to try a script out."
+            f"{name_ranks(shared).capitalize()} on {name} would share one {kind} device, which makes none of them "
+            f"faster. Start one rank for each device (torchrun --nproc-per-node={len(seen[shared[0]].devices)}, or one "
+            "task for each), or write ddp_patch.enable(share_devices=True) to try a script out."
         )
     host_ranks = hosts[seen[info.rank].host]
     placement = Placement(info.rank, info.world_size, host_ranks.index(info.rank), len(host_ranks))
@@ -236,7 +170,7 @@ def _refuse_several_kinds(seen: Sequence[HostView]) -> None:
         kinds.setdefault(its.kind, []).append(rank)
     if len(kinds) > 1:
         listing = "; ".join(
-            f"{kind} on {_ranks(ranks)} ({', '.join(sorted({seen[rank].name for rank in ranks})[:_NAMED])})"
+            f"{kind} on {name_ranks(ranks)} ({', '.join(sorted({seen[rank].name for rank in ranks})[:_NAMED])})"
             for kind, ranks in kinds.items()
         )
         raise LaunchError(
@@ -245,6 +179,8 @@ def _refuse_several_kinds(seen: Sequence[HostView]) -> None:
         )
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Name them for a message; the first of many."""
+    """Name them for a message; the first of many."""
     named = ", ".join(map(str, ranks[:_NAMED])) + (", ..." if len(ranks) > _NAMED else "")
     return f"rank{'s' if len(ranks) > 1 else ''} {named}"
