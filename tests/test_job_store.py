@@ -112,6 +112,22 @@ def test_what_a_failure_and_an_end_ask_for_does_not_grow_either(server):
     assert many <= few <= 12
 
 
+def test_the_rank_that_holds_the_store_waits_for_others_without_asking_again_and_again(server):
+    def leave(board, rank):
+        if rank:
+            time.sleep(1.0)
+            board.refresh([])
+        else:
+            board.leave("this rank cannot go on")
+            board.wait_until_heard()
+            assert board.read(["heard/all"]) == [b"1"]
+        return board.out_of_step
+
+    results, asked = on_ranks(3, leave, lambda rank, size: RankStatus(rank, size, 60.0, holder=0))
+    assert results == ["this rank cannot go on"] * 3
+    assert asked[0] <= 7
+
+
 @pytest.mark.parametrize("missing", [0, 1])
 @pytest.mark.parametrize("size", [2, 16])
 def test_what_ranks_see_of_their_hosts_is_told_with_as_few_requests(server, size, missing):

@@ -14,6 +14,7 @@ from torch.distributed import DistError
 from ..errors import LockstepError
 from ..ledger import script_line
 from .job_store import JobStore
+from .store_waits import Waiting
 
 _EXIT_WAIT = 30.0  # seconds
 _FAILURE_WAIT = 3.0  # seconds, in which ranks that fail at the same point do so
@@ -139,11 +140,9 @@ class RankStatus(JobStore):
 
     def wait_until_heard(self) -> None:
         """Stay until every rank knows why this one ends, for a bounded time, if the store goes with it."""
-        end = time.monotonic() + _HEARD_WAIT
-        is_needed = self._is_known and self._rank == self.holder
-        with contextlib.suppress(RuntimeError):
-            while is_needed and time.monotonic() < end and not self._store.check([self._key("heard/all")]):
-                time.sleep(_LOOK)
+        if self._is_known and self._rank == self.holder:
+            with contextlib.suppress(RuntimeError), contextlib.closing(Waiting(self._store)) as waiting:
+                waiting.get(self._key("heard/all"), _HEARD_WAIT)  # this rank's own waits are over
 
     def end_by_failure(self) -> None:
         """Do not go on without a rank that failed, if one did."""
