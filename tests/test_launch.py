@@ -438,6 +438,32 @@ def test_ranks_that_share_talk_by_gloo_unless_every_nccl_takes_several():
     assert not software.nccl_takes_several({"NCCL_MULTI_RANK_GPU_ENABLE": "0"})
 
 
+class Slice:
+    """A slice of a GPU, as torch describes it."""
+
+    uuid, pci_domain_id, pci_bus_id, pci_device_id = "of the GPU", 0, 23, 0
+
+
+def test_slices_of_one_gpu_are_devices_that_nccl_takes_for_one(monkeypatch):
+    monkeypatch.setattr(hosts, "accelerator_count", lambda: 1)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_, **__: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Slice)
+
+    def look(name):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", name)
+        return hosts.look(None)
+
+    ranks = [look("MIG-5b3c1a10-0001"), look("MIG-5b3c1a10-0002,MIG-5b3c1a10-0003")]
+    assert [its.devices for its in ranks] == [("MIG-5b3c1a10-0001",), ("MIG-5b3c1a10-0002",)]
+    for takes, by_gloo in ((False, True), (True, False)):
+        its = [dataclasses.replace(view, takes_several=takes) for view in ranks]
+        for rank in range(2):
+            found = hosts.place(launcher.LaunchInfo(rank, 2, None, None), its, may_share=False)
+            assert (found.device, found.shares, found.by_gloo) == (0, False, by_gloo)
+    assert len({look("0").devices, look("GPU-1").devices}) == 1  # by which name it was made visible
+
+
 @pytest.mark.parametrize(
     ("device", "by_gloo", "backends"), [(None, False, None), (0, True, "gloo"), (0, False, "cpu:gloo,cuda:nccl")]
 )

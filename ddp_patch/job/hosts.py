@@ -41,7 +41,8 @@ class HostView:
     mounts: str = ""  # the same for ranks that find the same files under the same names
     software: tuple[tuple[str, str], ...] = ()  # what has to be the same everywhere, by name
     order: str = ""  # the same for ranks whose sets of strings have the same order
-    takes_several: bool = False  # its NCCL lets several ranks have one device
+    takes_several: bool = False  # its NCCL lets several ranks have one GPU
+    cards: tuple[str, ...] = ()  # of which they are, which may be slices of one; none where that is not told
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class RankLocation:
     placement: Placement
     device: int | None  # index among the accelerators that it sees
     shares: bool  # some ranks of the job have one device
-    by_gloo: bool = False  # and talk by gloo, as NCCL wants one for each
+    by_gloo: bool = False  # and talk by gloo, as NCCL wants a GPU for each, or they have slices of one
     visible: int = 0  # accelerators that the process sees
 
 
@@ -61,17 +62,17 @@ def look(local_rank: int | None) -> HostView:
     Args:
         local_rank: as the launcher says, if it does.
     """
-    kind, devices, why, several = "cpu", [], software.said_of_cuda(), False
+    kind, found, why, several = "cpu", list[tuple[str, str]](), software.said_of_cuda(), False
     try:
         if accelerator_count():
             kind = torch.accelerator.current_accelerator().type  # type: ignore[union-attr]
-            devices = [_identity(kind, index) for index in range(torch.accelerator.device_count())]
+            found = [_identity(kind, index) for index in range(torch.accelerator.device_count())]
             several = kind == "cuda" and software.nccl_takes_several()
     except Exception as error:  # noqa: BLE001 — a device that is broken, say: all ranks raise it, and none waits
         why = f"{type(error).__name__}: {error}"
     is_given = bool(interfaces.requested())
     return HostView(
-        *(host(), socket.gethostname(), kind, tuple(devices), local_rank, why),
+        *(host(), socket.gethostname(), kind, tuple(device for device, _ in found), local_rank, why),
         network=interfaces.network(),
         address=interfaces.address() if is_given else interfaces.toward(os.environ.get("MASTER_ADDR", "")),
         is_given=is_given,
@@ -80,6 +81,7 @@ def look(local_rank: int | None) -> HostView:
         software=software.versions(),
         order=hashlib.sha256(str(hash("order")).encode()).hexdigest()[:12],
         takes_several=several,
+        cards=tuple(card for _, card in found),
     )
 
 
@@ -147,9 +149,11 @@ def place(info: LaunchInfo, seen: Sequence[HostView], may_share: bool) -> RankLo
         )
     host_ranks = hosts[seen[info.rank].host]
     placement = Placement(info.rank, info.world_size, host_ranks.index(info.rank), len(host_ranks))
-    shares = shared is not None
-    by_gloo = shares and not all(its.takes_several for its in seen)
-    return RankLocation(placement, chosen.get(info.rank), shares, by_gloo, len(seen[info.rank].devices))
+    # NCCL tells GPUs by their place on the bus, which slices of one have in common (https://github.com/NVIDIA/nccl,
+    # issue 1716).
+    cards = [(seen[rank].cards or seen[rank].devices)[index] for rank, index in chosen.items()]
+    by_gloo = len({*cards}) < len(cards) and not all(its.takes_several for its in seen)
+    return RankLocation(placement, chosen.get(info.rank), shared is not None, by_gloo, len(seen[info.rank].devices))
 
 
 def accelerator_count() -> int:
@@ -158,10 +162,16 @@ def accelerator_count() -> int:
     return 0 if kind is None or kind.type == "mps" else torch.accelerator.device_count()
 
 
-def _identity(kind: str, index: int) -> str:
-    """Tell a device from all others, whatever its index is in this process: a slice of a GPU has one of its own."""
-    uuid = getattr(torch.get_device_module(kind).get_device_properties(index), "uuid", None)
-    return f"{host()} {index}" if uuid is None else str(uuid)
+def _identity(kind: str, index: int) -> tuple[str, str]:
+    """Tell a device from all others, whatever its index is in this process, and the card that it is a slice of."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if kind == "cuda" else []
+    its = torch.get_device_module(kind).get_device_properties(index)
+    # Of slices of a GPU, one is visible: the first that is named.
+    slice_of_gpu = next((name.strip() for name in named[index : index + 1] if name.strip().startswith("MIG-")), None)
+    own = slice_of_gpu or getattr(its, "uuid", None)
+    device = f"{host()} {index}" if own is None else str(own)
+    bus = [getattr(its, f"pci_{of}_id", None) for of in ("domain", "bus", "device")]
+    return device, device if None in bus else f"{host()} {':'.join(map(str, bus))}"
 
 
 def _refuse_several_kinds(seen: Sequence[HostView]) -> None:

@@ -99,5 +99,6 @@ def _read(fields: dict[str, Any]) -> hosts.HostView:
     """Read what a rank left, whatever version of this package it has."""
     names = {field.name for field in dataclasses.fields(hosts.HostView)}
     its = {name: value for name, value in fields.items() if name in names}
+    its |= {name: tuple(its[name]) for name in ("devices", "cards") if name in its}
     pairs = tuple((name, what) for name, what in its.get("software", ()))
-    return hosts.HostView(**{**its, "devices": tuple(its["devices"]), "software": pairs})
+    return hosts.HostView(**{**its, "software": pairs})
