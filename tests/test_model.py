@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import gc
+import itertools
 import pickle
 import sys
 import weakref
@@ -466,6 +467,33 @@ def collectives():
 def test_a_plain_loop_sends_one_bucket_with_the_loss_and_one_metric_per_step(ranks):
     for result in ranks.call(collectives, 2).ok().results:
         assert {kind: count for kind, count in result.items() if count} == {"gradient bucket": 1.0, "all_reduce": 1.0}
+
+
+class ItsLoss(nn.Module):
+    """Computes its loss, as a GPT does."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        out = self.head(x)
+        return out, F.cross_entropy(out, x[:, 0].long().abs() % 3)
+
+
+def collectives_of_steps():
+    """What the steps send of a model that computes its loss."""
+    batches = DataLoader(torch.randn(60, 8), batch_size=10)
+    losses = steps(ItsLoss(), batches, lambda model, x, _: model(x)[1])
+    counts = [(loss.item(), dict(ddp_patch.report().ledger.collectives))[1] for loss in losses]
+    return [{kind: now[kind] - then.get(kind, 0) for kind in now} for then, now in itertools.pairwise(counts)]
+
+
+def test_a_loss_in_forward_is_sent_with_the_gradients(ranks):
+    for each in ranks.call(collectives_of_steps, 2).ok().results:
+        assert [{kind: count for kind, count in step.items() if count} for step in each[2:]] == [
+            {"gradient bucket": 1}
+        ] * 3
 
 
 def draws():

@@ -91,7 +91,18 @@ class PendingTensor(Tensor, metaclass=LikeTensor):
 
 _BLIND = {
     getattr(Tensor, name).__get__
-    for name in ("requires_grad", "shape", "dtype", "device", "layout", "grad_fn", "is_leaf", "ndim", "_base")
+    for name in (
+        "requires_grad",
+        "retains_grad",
+        "shape",
+        "dtype",
+        "device",
+        "layout",
+        "grad_fn",
+        "is_leaf",
+        "ndim",
+        "_base",
+    )
 } | {Tensor.numel, Tensor.size, Tensor.dim, Tensor.is_complex, Tensor.is_floating_point, Tensor.__dir__}
 
 
