@@ -201,13 +201,20 @@ def main() -> None:
             if is_first:
                 print(json.dumps(told), flush=True)
         return
-    name = torch.cuda.get_device_name() if DEVICE.type == "cuda" else str(DEVICE)
+    name = f"{torch.cuda.get_device_name()} ({_below_torch()})" if DEVICE.type == "cuda" else str(DEVICE)
     print(f"{given.nproc} ranks, {torch.accelerator.device_count()} of {name}, {datetime.date.today()}, torch", end=" ")
     columns = [*VARIANTS, "ratio", "exposed: DDP, ddp_patch", "memory: first step, later"]
     print(f"{torch.__version__}, bfloat16\n\n| | {' | '.join(columns)} |")
     print("|---|---|---|---|---|---|---|")
     for model, rows in (("ResNet-50", 64), ("GPT-2 small", 8)):
         print_row(model, rows * given.nproc, given)
+
+
+def _below_torch() -> str:
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    driver = subprocess.run(query, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[0]
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    return f"driver {driver}, CUDA {torch.version.cuda}, NCCL {nccl}"
 
 
 def print_row(model: str, rows: int, given: argparse.Namespace) -> None:

@@ -3,8 +3,9 @@
     python benchmarks/looks.py [--nproc 2]
 
 Counted on any machine: numbers read (``item``, ``tolist``, ``bool``), sizes that depend on values (``nonzero``, an
-index that is a mask), and tensors made of Python's numbers (a copy that the host waits for). Sessions of ddp_patch are
-told that they are on accelerators, whose ways through the code differ from the CPU's in this.
+index that is a mask), tensors made of Python's numbers (a copy that the host waits for), and ``cpu()``. What ``to`` and
+``copy_`` bring to the host is not seen where all is there. Sessions of ddp_patch are told that they are on accelerators,
+whose ways through the code differ from the CPU's in this.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ from ddp_patch.batch.world import World
 aten = torch.ops.aten
 _LOOKS = {
     *(aten._local_scalar_dense, aten.is_nonzero, aten.nonzero, aten.masked_select, aten.equal),
-    *(aten._unique2, aten.unique_consecutive, aten.lift_fresh),
+    *(aten._unique2, aten.unique_dim, aten.unique_consecutive, aten.lift_fresh, aten.allclose, aten.bincount),
+    *(aten.repeat_interleave, aten._linalg_check_errors),
 }
-_READ_AT_ONCE = ("tolist", "numpy")  # by C, which no mode sees
+_BY_INDEX = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_}
+_READ_AT_ONCE = ("tolist", "numpy", "cpu")  # by C, which no mode sees, and what is no copy on this machine
 
 
 class Looks(TorchDispatchMode):
@@ -43,7 +46,8 @@ class Looks(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Compute, and count."""
         packet = func._overloadpacket
-        by_mask = packet is aten.index and any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+        indices = args[1] if packet in _BY_INDEX else ()
+        by_mask = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
         self.count += packet in _LOOKS or by_mask
         return func(*args, **(kwargs or {}))
 

@@ -68,12 +68,6 @@ def started(script, folder, nproc, way=None):
     return run(command, folder, **sharing, **options.get("env", {}))
 
 
-def test_one_rank_has_the_devices_that_a_script_names(tmp_path):
-    script = tmp_path / "hard_coded.py"
-    script.write_text(ON_ONE)
-    compare_text(started(script, tmp_path, 1), started(script, tmp_path, 0), 1e-4)
-
-
 def test_hard_coded_devices_are_this_ranks(tmp_path, way):
     script = tmp_path / "hard_coded.py"
     script.write_text(ON_ONE)
