@@ -4,8 +4,8 @@
 
 Counted on any machine: numbers read (``item``, ``tolist``, ``bool``), sizes that depend on values (``nonzero``, an
 index that is a mask), tensors made of Python's numbers (a copy that the host waits for), and ``cpu()``. What ``to`` and
-``copy_`` bring to the host is not seen where all is there. Sessions of ddp_patch are told that they are on accelerators,
-whose ways through the code differ from the CPU's in this.
+``copy_`` bring to the host is not seen where all is there. Sessions of ddp_patch are told that they are on
+accelerators, whose ways through the code differ from the CPU's in this.
 """
 
 from __future__ import annotations
