@@ -19,15 +19,17 @@ class Crowded(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x):
-        if len(x) > int(os.environ.get("ROWS_THAT_FIT", "8")):
-            raise torch.OutOfMemoryError(f"{len(x)} rows")
-        return x.clone()
+        return fitting(x, "ROWS_THAT_FIT")
 
     @staticmethod
     def backward(ctx, grad):
-        if len(grad) > int(os.environ.get("ROWS_THAT_FIT", "8")):
-            raise torch.OutOfMemoryError(f"{len(grad)} rows")
-        return grad.clone()
+        return fitting(grad, "ROWS_THAT_FIT_BACK" if "ROWS_THAT_FIT_BACK" in os.environ else "ROWS_THAT_FIT")
+
+
+def fitting(rows, name):
+    if len(rows) > int(os.environ.get(name, "8")):
+        raise getattr(torch, os.environ.get("ERROR_OF_MEMORY", "OutOfMemoryError"))(f"{len(rows)} rows")
+    return rows.clone()
 
 
 class Net(nn.Module):
@@ -75,28 +77,43 @@ def test_no_memory_is_an_error_of_the_scripts_that_it_may_catch(ranks):
         assert any(isinstance(said, str) for said in found)
 
 
-def fails_on_one_rank(call):
-    import ddp_patch
-
-    model = Net(0 if ddp_patch.rank() == 1 else 8, at=call)
+def fails_on_one_rank(call, where, error):
+    os.environ["ERROR_OF_MEMORY"], is_failing = error, ddp_patch.rank() == 1
+    model = Net(0 if is_failing and where == "a forward" else 8, at=call)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for x, y in data(8):
+    for step, (x, y) in enumerate(data(8)):
         optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
+        loss = F.cross_entropy(model(x), y)
+        if where == "a backward" and is_failing and step >= call:
+            os.environ["ROWS_THAT_FIT_BACK"] = "0"
+        loss.backward()
         optimizer.step()
+        if where == "an evaluation" and step >= call:
+            model.most = 0 if is_failing else 8
+            with torch.no_grad():
+                model.eval()(x)
+            model.train()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("call", [1, 2, 3])
-def test_no_memory_on_one_rank_ends_all_of_them(ranks, call):
+@pytest.mark.parametrize("error", ["OutOfMemoryError", "AcceleratorError"])
+@pytest.mark.parametrize(
+    ("where", "call"),
+    [
+        *(("a forward", call) for call in (1, 2, 3)),
+        *(("a backward", call) for call in (0, 1, 2)),
+        *(("an evaluation", call) for call in (0, 1)),
+    ],
+)
+def test_no_memory_on_one_rank_ends_all_of_them(ranks, where, call, error):
     began = time.monotonic()
-    outcome = ranks.call(fails_on_one_rank, 3, call)
+    outcome = ranks.call(fails_on_one_rank, 3, call, where, error)
     assert time.monotonic() - began < 100  # as 7 to 10 seconds on a quiet machine
     assert all(code for code in outcome.codes)
     assert not outcome.late
     assert not outcome.ended
-    assert "OutOfMemoryError" in outcome.said()
-    assert "Make batches smaller." in outcome.said()
+    assert f"raised {error}" in outcome.said()
+    assert ("Make batches smaller." in outcome.said()) == (error == "OutOfMemoryError")
 
 
 def test_a_trial_shares_parameters():
