@@ -89,20 +89,10 @@ class PendingTensor(Tensor, metaclass=LikeTensor):
         return func(*args, **kwargs)
 
 
+_ON_GRADIENTS = ("requires_grad", "retains_grad")
 _BLIND = {
     getattr(Tensor, name).__get__
-    for name in (
-        "requires_grad",
-        "retains_grad",
-        "shape",
-        "dtype",
-        "device",
-        "layout",
-        "grad_fn",
-        "is_leaf",
-        "ndim",
-        "_base",
-    )
+    for name in ("shape", "dtype", "device", "layout", "grad_fn", "is_leaf", "ndim", "_base", *_ON_GRADIENTS)
 } | {Tensor.numel, Tensor.size, Tensor.dim, Tensor.is_complex, Tensor.is_floating_point, Tensor.__dir__}
 
 
@@ -255,7 +245,5 @@ def root_of(value: Any) -> Any:
 
 def reduction_of(root: Any) -> PendingReduction | Derived | None:
     """The reduction that a backward's only root stands for, if its sum is not known yet."""
-    reduction: PendingReduction | Derived | None = (
-        getattr(root, "_reduction", None) if isinstance(root, Tensor) else None
-    )
-    return reduction if reduction is not None and reduction.is_open else None
+    found: PendingReduction | Derived | None = getattr(root, "_reduction", None) if isinstance(root, Tensor) else None
+    return found if found is not None and found.is_open else None

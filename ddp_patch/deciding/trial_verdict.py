@@ -123,6 +123,12 @@ def _describe_side_effects(run: TrialRun, row_runs: Rows) -> str:
             "its norms see parts of the batch at a time, and other parts of this rank's rows. Give a norm all rows "
             "where it may have them"
         )
+    line = trial.numbers.differing(run.whole.trial.numbers)
+    if line:
+        return (
+            f"its forward computes with the number of rows, which each rank would do with its own, at {line}. Take a "
+            "mean instead"
+        )
     if trial.looked:
         return (
             f"its forward reads values of tensors, and may branch on them otherwise later, at {trial.looked}. Choose "

@@ -20,6 +20,7 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..ledger import model_line
 from ..structure import leaves, map_leaves
+from .given_numbers import GivenNumbers
 from .index_bounds import check_bounds
 from .kernel_dropout import DROPPING, at_rest
 from .readers import CACHES, KERNELS, TORCH, reader
@@ -53,6 +54,7 @@ class TriedForward(TorchDispatchMode):
         self._drawn_beside: list[tuple[Any, ...]] = []  # the same, for nothing of the batch
         self.is_size_dependent = False  # the forward asks how large the batch is
         self.hooked = ""  # activations: the line that did
+        self.numbers = GivenNumbers()
         self.drew_own = False  # from a generator of its own, which may be one that it makes, and seeds, in every call
         self._shared = {p.untyped_storage().data_ptr() for p in module.parameters() if p.layout is torch.strided}
         # What a tensor was computed from, by storage, whose address a weak reference keeps from being used again.
@@ -186,6 +188,7 @@ class _Copies(TorchFunctionMode):
         elif of is Tensor.data and name == "__set__":
             self._trial.refuse_written([args[0]])
         kwargs = kwargs or {}
+        self._trial.numbers.note(name, args, kwargs)
         self._trial.refuse_mixed(list(_tensors((args, kwargs))))
         if name in DROPPING and (resting := at_rest(name, args, kwargs)) is not None:
             self._trial.note_dropping(name, list(_tensors(args)))

@@ -657,3 +657,91 @@ def a_memory_that_is_carried_on():
             said += [descend(loss, optimizer).item(), memory[0].sum().item()]
         said += everything(model)
     return said
+
+
+class Hidden(nn.Module):
+    """Calculates with the size of its batch what the first batch does not show."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.first, self.last, self.how = nn.Linear(5, 8), nn.Linear(8, 3), how
+        self.register_buffer("weights", torch.tensor([1.0, 0.0]))
+        self.register_buffer("seen", torch.tensor(50_000_000))
+        self.register_buffer("var", torch.zeros(5))
+        with torch.no_grad():
+            self.last.weight.mul_(0.1)
+            self.last.weight[0].zero_()
+            self.last.bias.zero_()
+
+    def forward(self, *batch):
+        return self.how(self, *batch)
+
+    def logits(self, x):
+        return self.last(torch.tanh(self.first(x)))
+
+
+def shown_later(how):
+    """Train it; what it hides is shown from the second epoch on."""
+    torch.manual_seed(0)
+    x = torch.randn(24, 5)
+    rows = TensorDataset(x, (x[:, 0] > 0).long() + (x[:, 1] > 1).long(), (torch.arange(24) >= 8).double())
+    model = Hidden(how)
+    optimizer, said = SGD(model.parameters(), 0.5), []
+    for epoch in range(3):
+        if epoch:
+            model.weights[1] = 0.5
+        said += [descend(model(*batch), optimizer).item() for batch in DataLoader(rows, 8)]
+    return said + everything(model)
+
+
+def pseudo_labels_that_become_sure():
+    def how(self, x, y, _):
+        sure, target = self.logits(x).detach().softmax(1).max(1)
+        unlabelled = F.cross_entropy(self.logits(x * 1.1), target, reduction="none")
+        return F.cross_entropy(self.logits(x), y) + (unlabelled * (sure > 0.5)).sum() / x.size(0)
+
+    return shown_later(how)
+
+
+def a_weight_of_a_loss_that_is_raised():
+    def how(self, x, y, _):
+        h = self.logits(x)
+        return (self.weights * torch.stack([F.cross_entropy(h, y), h.square().sum() * (1 / len(x))])).sum()
+
+    return shown_later(how)
+
+
+def a_mask_that_is_empty_at_first():
+    def how(self, x, y, mask):
+        out = self.logits(x)
+        return F.cross_entropy(out, y) + (out.square().mean(1) * mask).sum() / len(mask)
+
+    return shown_later(how)
+
+
+def a_mask_that_is_empty_at_first_in_a_loop():
+    def how(self, x, y, mask):
+        out, sums = self.logits(x), []
+        for row, its in zip(out, mask, strict=True):
+            sums.append(row.square().mean() * its / x.shape[0])
+        return F.cross_entropy(out, y) + sum(sums)
+
+    return shown_later(how)
+
+
+def a_counter_that_is_resumed():
+    def how(self, x, y, _):
+        self.seen += x.size(0)
+        return F.cross_entropy(self.logits(x), y)
+
+    return shown_later(how)
+
+
+def a_tiny_running_variance():
+    def how(self, x, y, _):
+        with torch.no_grad():
+            d = x * 1e-5
+            self.var = (d - d.mean(0)).square().sum(0) / (len(x) - 1)
+        return F.cross_entropy(self.logits(x / self.var.sqrt() * 1e-5), y)
+
+    return shown_later(how)
