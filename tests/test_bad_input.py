@@ -664,6 +664,10 @@ def through_dlpack(x):
     return torch.from_dlpack(x)
 
 
+def to_another_library(x):
+    return torch.from_dlpack(torch.utils.dlpack.to_dlpack(x))
+
+
 def low_level_operator(x):
     return torch.ops.aten.sum.dim_IntList(x, [0])
 
@@ -715,7 +719,8 @@ def in_threads(x):
 
 DOORS = [
     script_function, script_module, trace_function, vmap_rows, vmap_columns, func_grad, jacobian, forward_mode,
-    new_tensor, as_tensor, tensor_of_rows, as_array, through_dlpack, low_level_operator, foreach,
+    new_tensor, as_tensor, tensor_of_rows, as_array, through_dlpack, to_another_library,
+    low_level_operator, foreach,
     storage, in_a_list, checkpointed, checkpointed_reentrant, as_parameter, buffer_of_a_module, as_sparse, in_threads,
 ]  # fmt: skip
 

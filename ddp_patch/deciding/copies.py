@@ -30,7 +30,7 @@ class NormInput(NamedTuple):
 
 
 def trial_copy(module: nn.Module, norm_inputs: list[NormInput] | None = None) -> nn.Module:
-    """Copy a module for a trial call: without the script's hooks, norms and dropout at rest, parameters shared.
+    """Copy a module for a trial call: without the script's hooks, dropout at rest, parameters shared.
 
     Args:
         module: to be tried.
@@ -45,12 +45,17 @@ def trial_copy(module: nn.Module, norm_inputs: list[NormInput] | None = None) ->
     memo |= {id(leaf): _varied(leaf.detach().clone()).requires_grad_(leaf.requires_grad) for leaf in plain}
     memo |= {id(buffer): _varied(buffer.detach().clone()) for buffer in module.buffers()}
     twin = copy.deepcopy(module, memo)
+    with torch.no_grad():  # of scripted code, C++ copies the tensors, whatever the memo has for them
+        for layer in twin.modules():
+            if isinstance(layer, torch.jit.ScriptModule):
+                for tensor in (*layer.parameters(recurse=False), *layer.buffers(recurse=False)):
+                    tensor.copy_(_varied(tensor))
     for number, layer in enumerate(twin.modules()):
         module_hooks.drop_own(layer)  # the author's hooks are for real calls
         if norm_inputs is not None and isinstance(layer, (_BatchNorm, _InstanceNorm)) and _tracks(layer):
             forward = vars(layer).get("forward", functools.partial(_forward, weakref.ref(layer)))
             vars(layer)["forward"] = functools.partial(_noting, norm_inputs, number, forward, layer.num_features)
-        if isinstance(layer, (_BatchNorm, _InstanceNorm)) or (isinstance(layer, _DropoutNd) and _is_torchs(layer)):
+        if isinstance(layer, _DropoutNd) and _is_torchs(layer):
             layer.eval()  # a forward of the script's own may drop what all rows share, which is to be seen
         elif isinstance(layer, (nn.RNNBase, nn.MultiheadAttention)) and _is_torchs(layer):
             layer.dropout = 0.0  # inside kernels

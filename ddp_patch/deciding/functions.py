@@ -25,6 +25,7 @@ from ..batch.world import World
 from ..calling.comparison import close
 from ..generators import same_draws
 from ..structure import leaves, map_leaves
+from .given_numbers import NotingNumbers
 from .trial_run import is_of_machine
 
 _FEW = 4  # rows, of which gradients are seen to be sums: their function was seen to keep all rows apart
@@ -92,10 +93,13 @@ def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, wor
 
         try:
             world.observation = inner
-            results = tried(lambda leaf: leaf)
+            with NotingNumbers() as of_all:
+                results = tried(lambda leaf: leaf)
             world.observation = None
-            local = tried(to_local_form)
-            if inner.why_not_split is None and not _same([*leaves(results)], [*leaves(local)], args):
+            with NotingNumbers() as of_rows:
+                local = tried(to_local_form)
+            is_same = _same([*leaves(results)], [*leaves(local)], args)
+            if inner.why_not_split is None and not (is_same and not of_rows.given.differing(of_all.given)):
                 inner.why_not_split = "it calculates with the batch size"
             if inner.why_not_split is None and (trained := _trained(args, results[1])):
                 is_sum = all(map(world.has_averaged_gradient, trained))

@@ -20,6 +20,7 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..ledger import model_line
 from ..structure import leaves, map_leaves
+from . import resting_norms
 from .given_numbers import GivenNumbers
 from .index_bounds import check_bounds
 from .kernel_dropout import DROPPING, at_rest
@@ -193,6 +194,7 @@ class _Copies(TorchFunctionMode):
         if name in DROPPING and (resting := at_rest(name, args, kwargs)) is not None:
             self._trial.note_dropping(name, list(_tensors(args)))
             args, kwargs = resting
+        args, kwargs = resting_norms.at_rest(func, args, kwargs)
         return func(*args, **kwargs)
 
 
