@@ -31,6 +31,7 @@ _BY_VALUE = {
     "svd_lowrank", "pca_lowrank", "triangular_solve", "renorm", "masked_scatter",
     "as_strided", "as_strided_copy", "as_strided_scatter",
 } - {"cross", "diagonal", "matrix_norm", "matmul", "multi_dot", "norm", "vecdot", "vector_norm", "vander"}  # fmt: skip
+_BY_SIZE = {"renorm", "renorm_"}  # along other dimensions than the one that is named, and large values alone
 _PLAIN = (
     bool, int, float, complex, str, type(None), torch.Size, torch.dtype, torch.device, torch.layout,
     torch.memory_format, types.EllipsisType,
@@ -63,6 +64,10 @@ def unruled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tried = None
         if cached is not None:
             return None
+        if func.__name__ in _BY_SIZE and not _names_rows(args, kwargs, batches):
+            if world.observation is not None:
+                world.observation.note_tried_function(TriedCall(None))
+            return None
         if world.observation is not None:
             tried = world.observation.try_function(func, args, kwargs, is_dense and form is not None)
         elif gathers and is_dense and world.unruled_calls.is_due(form):
@@ -85,6 +90,12 @@ def _meet(world: World, args: tuple[Any, ...], kwargs: dict[str, Any], cached: T
             seen.note_trained_tensor(leaf)
     if cached is not None:
         seen.note_tried_function(cached)
+
+
+def _names_rows(args: tuple[Any, ...], kwargs: dict[str, Any], batches: list[BatchTensor]) -> bool:
+    """Tell whether ``renorm(x, p, dim, maxnorm)`` takes each row for itself."""
+    dim = args[2] if len(args) > 2 else kwargs.get("dim")
+    return isinstance(dim, int) and dim % batches[0].dim() == batches[0]._layout.dim
 
 
 def _on_rows(dims: Any, cut: set[int], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

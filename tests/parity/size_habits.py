@@ -745,3 +745,119 @@ def a_tiny_running_variance():
         return F.cross_entropy(self.logits(x / self.var.sqrt() * 1e-5), y)
 
     return shown_later(how)
+
+
+class AddsItsRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x + (x > 0.9) * float(x.shape[0])
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+class DividesByItsRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return torch.where(x.abs() > 0.9, grad / len(grad), grad)
+
+
+def through(function):
+    """Train with a function between two layers, whose values grow past what it looks for."""
+
+    def how(self, x, y, _):
+        h = function.apply(torch.tanh(self.first(x) * (0.2 + 5 * self.weights[1])))
+        return F.cross_entropy(self.last(h), y)
+
+    return shown_later(how)
+
+
+def a_function_that_adds_its_rows_later():
+    return through(AddsItsRows)
+
+
+def a_function_whose_backward_divides_by_its_rows_later():
+    return through(DividesByItsRows)
+
+
+class NormBySums(nn.BatchNorm1d):
+    """As forums have it."""
+
+    def forward(self, x):
+        mean, var, n = self.running_mean, self.running_var, x.size(0)
+        if self.training:
+            mean = x.sum(0) / n
+            var = (x - mean).square().sum(0) / n
+            with torch.no_grad():
+                self.running_mean.mul_(0.9).add_(0.1 * mean)
+                self.running_var.mul_(0.9).add_(0.1 * var * n / (n - 1))
+        return (x - mean) / (var + self.eps).sqrt() * self.weight + self.bias
+
+
+class NormAndSize(nn.BatchNorm1d):
+    def forward(self, x):
+        out = super().forward(x)
+        return out * (1 + 1 / x.size(0)) if self.training else out
+
+
+def normed(norm):
+    """Train with a norm between two layers, and evaluate."""
+    torch.manual_seed(0)
+    x = torch.randn(24, 5)
+    model = nn.Sequential(nn.Linear(5, 8), norm, nn.Tanh(), nn.Linear(8, 3))
+    optimizer, said = SGD(model.parameters(), 0.1), []
+    for rows, y in DataLoader(TensorDataset(x, (x[:, 0] > 0).long()), 8):
+        said.append(descend(F.cross_entropy(model(rows), y), optimizer).item())
+    return said + everything(model) + [model.eval()(x).sum().item()]
+
+
+def a_batchnorm_by_sums():
+    return normed(NormBySums(8))
+
+
+def a_batchnorm_and_the_size_of_its_batch():
+    return normed(NormAndSize(8))
+
+
+class AsksItsNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x):
+        return self.norm(x) * (8 / x.shape[0]) if self.norm.training else self.norm(x)
+
+
+def a_size_where_a_norm_trains():
+    return normed(AsksItsNorm())
+
+
+def a_term_that_is_small_beside_its_loss():
+    """What only that term trains tells whether it is right: no tolerance of outputs does."""
+
+    def how(self, x, y, _):
+        out = self.logits(x)
+        return F.cross_entropy(out, y) + 1e-17 * torch.sum(self.weights[0] * self.first(x).square()) / out.shape[0]
+
+    torch.manual_seed(0)
+    x = torch.randn(24, 5)
+    model = Hidden(how)
+    model.last.weight.requires_grad_(False).zero_()
+    for batch in DataLoader(TensorDataset(x, (x[:, 0] > 0).long(), x), 8):
+        model.zero_grad()
+        model(*batch).backward()
+    return (model.first.weight.grad * 1e17).flatten().tolist()
+
+
+def a_mask_that_is_drawn():
+    def how(self, x, y, _):
+        return F.cross_entropy(self.logits(x), y) + (self.logits(x) * (torch.rand(len(x), 1) < 0.3)).sum() / len(x)
+
+    return shown_later(how)
