@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import BatchError
-from . import aliases
+from . import aliases, uncounted_writes
 from .aliases import ALIASED, can_delay_copy, holders_of, storage_ptr
 from .crossings import all_gather, shard
 from .transforms import outside_transforms
@@ -126,9 +126,11 @@ def copy_whole_to_rows(batch: BatchTensor, is_copied: bool = False) -> None:
         # Whoever looks first may do so in another mode than the one that it was written in.
         is_recorded = whole.requires_grad and node_of(whole) != batch._nodes[1]
         if not is_copied:
-            # Into the same memory: other batches may be views of these rows.
+            # Into the same memory: other batches may be views of these rows. What counted no version counts none here,
+            # since a backward may have kept them.
+            kept = rows if uncounted_writes.is_counted(batch) else uncounted_writes.data_of(rows)
             with outside_transforms(), torch.inference_mode(rows.is_inference()), torch.set_grad_enabled(is_recorded):
-                rows.copy_(shard(whole, batch._layout))
+                kept.copy_(shard(whole, batch._layout))
             note_write(rows)
         if is_recorded:
             batch._is_whole_source = True
@@ -199,11 +201,12 @@ def _propagate_by_rows(batch: BatchTensor, rows: Tensor) -> bool:
     if len(written) != 1:
         return not written
     ((written_to, several),) = written.items()
+    is_counted = uncounted_writes.is_counted(several[0])
     for other in several:
         copy_whole_to_rows(other, is_copied=other is not several[0] and aliases.spans_its_storage(several[0]))
     for other in sharing:
         whole, local = other._whole, other._rows
-        if whole is None or local is None or version(local) == other._rows_version:
+        if whole is None or local is None or (is_counted and version(local) == other._rows_version):
             continue
         if storage_ptr(whole) == written_to:
             mark_in_sync(other)

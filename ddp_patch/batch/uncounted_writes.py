@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .transforms import is_wrapped
+from .versions import version
 
 if TYPE_CHECKING:
     from .tensor import BatchTensor
@@ -45,6 +46,17 @@ def numpy(self: Tensor, *, force: bool = False) -> Any:
     array = _numpy(self, force=force)
     _remember(self)
     return array
+
+
+def data_of(tensor: Tensor) -> Tensor:
+    """Give torch's ``.data``, which the script does not get to see."""
+    return _slot.__get__(tensor)  # type: ignore[no-any-return]
+
+
+def is_counted(batch: BatchTensor) -> bool:
+    """Tell whether what was written to a batch's whole counted a version, or is taken for a write that did."""
+    whole = batch._whole
+    return whole is None or whole.is_inference() or version(whole) != batch._whole_version
 
 
 class _Data:
