@@ -271,6 +271,4 @@ def reasons_of_a_sum_by_the_number_of_rows():
 
 def test_a_sum_by_the_number_of_rows_is_told_apart(ranks):
     for found in ranks.call(reasons_of_a_sum_by_the_number_of_rows, 2).ok().results:
-        assert [reason.partition(", as where ")[2] for reason in found] == [
-            "a sum is divided by the number of rows. Take a mean instead"
-        ]
+        assert [reason.partition(", which")[0] for reason in found] == ["its forward computes with the number of rows"]

@@ -105,6 +105,20 @@ class Kernels(nn.Module):
         return self.last(sums[:, [0, 1, 0, 2, 1, 2]] * kernels[:, [5, 4, 3, 2, 1, 0]])
 
 
+class OfAnySize(nn.Module):
+    """Asks whether its batch is too large for a kernel, as diffusers has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        h = self.first(x)
+        if h.numel() * 2 > pow(2, 31):
+            h = h.contiguous()
+        return self.last(h.tanh())
+
+
 def on_batches(kind):
     model = globals()[kind]()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -135,7 +149,7 @@ class Drawn(nn.Module):
         return self.last(code * spins + rate + self.noise + torch.normal(h, 0.1)) + word[:, None]
 
 
-@pytest.mark.parametrize("kind", ["Kernels", "Drawn"])
+@pytest.mark.parametrize("kind", ["Kernels", "Drawn", "OfAnySize"])
 def test_what_each_row_does_by_itself_stays_on_rows(ranks, kind):
     assert ranks.call(on_batches, 2, kind).ok().results == [{}, {}]
 

@@ -1,12 +1,13 @@
-"""Numbers of Python that a forward gives torch's functions while it is tried: those that come of a batch's size.
+"""What a forward does with the size of its batch while it is tried: numbers that come of it, and branches.
 
 ``penalty.sum() / x.size(0)`` is told from what each rank would divide by where outputs are compared, but for a penalty
-that is zero in the first call. So the numbers themselves are compared, of all rows and of some.
+that is zero in the first call. So the numbers themselves are compared, of all rows and of some, and the lines that run.
 """
 
 from __future__ import annotations
 
 import numbers
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,20 +15,22 @@ from typing import Any, NamedTuple
 
 from torch.overrides import TorchFunctionMode
 
-from ..batch import row_sums
+from ..batch import factories, row_sums
 from ..ledger import model_line
 from ..structure import leaves
 
-_BATCH = str(Path(row_sums.__file__).parent)  # what it calls while a forward is tried is not the forward's
+_OURS = str(Path(__file__).parents[1]) + os.sep  # what is called from here while a forward is tried is not its own
+_HANDING_ON = (row_sums.__file__, factories.__file__, str(Path(_OURS, "patches")), str(Path(_OURS, "patch.py")))
 # Whose integers are sizes, or places among rows: with fewer rows there are fewer.
 _OF_SIZES = {
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
-    "adaptive_max_pool2d", "arange", "as_strided", "broadcast_to", "chunk", "diagonal", "empty",
-    "empty_strided", "expand", "eye", "full", "interpolate", "linspace", "logspace", "narrow", "new_empty",
+    "adaptive_max_pool2d", "arange", "as_strided", "broadcast_to", "chunk", "conv1d", "conv2d", "conv3d",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "diagonal", "empty", "empty_strided", "expand",
+    "eye", "fold", "full", "group_norm", "interpolate", "linspace", "logspace", "narrow", "new_empty",
     "new_full", "new_ones", "new_zeros", "one_hot", "ones", "pad", "rand", "randint", "randn", "randperm",
-    "range", "repeat", "repeat_interleave", "reshape", "resize_", "roll", "select", "split",
-    "split_with_sizes", "tensor_split", "tile", "topk", "tril_indices", "triu_indices", "unflatten", "unfold",
-    "view", "zeros", "__getitem__", "__setitem__",
+    "range", "repeat", "repeat_interleave", "reshape", "resize_", "roll", "select", "split", "split_with_sizes",
+    "tensor_split", "tile", "topk", "tril_indices", "triu_indices", "unflatten", "unfold", "view", "zeros",
+    "__getitem__", "__setitem__",
 }  # fmt: skip
 # Function -> where the argument stands that is no size.
 _VALUES = {"full": (1, "fill_value"), "new_full": (2, "fill_value"), "__setitem__": (2, "value")}
@@ -47,13 +50,18 @@ class GivenNumbers:
     def __init__(self) -> None:
         """Note nothing yet."""
         self._given: list[Given] = []
+        self._lines: dict[str, None] = {}  # of the model, that call functions
 
     def note(self, function: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Note a call by the script, or by a package that it uses."""
-        found = tuple(_numbers(function, args, kwargs))
         caller = sys._getframe(2).f_code.co_filename
-        if found and (caller == row_sums.__file__ or not caller.startswith(_BATCH)):  # which hands calls on
-            self._given.append(Given(function, found, model_line()))
+        if caller.startswith(_OURS) and not caller.startswith(_HANDING_ON):
+            return
+        line, found = model_line(), tuple(_numbers(function, args, kwargs))
+        if not caller.startswith(_OURS) or caller == row_sums.__file__:
+            self._lines[line] = None
+        if found:
+            self._given.append(Given(function, found, line))
 
     def differing(self, whole: GivenNumbers) -> str:
         """Give the line that gives another number for some rows than for all.
@@ -69,6 +77,14 @@ class GivenNumbers:
         only_ours, only_theirs = _beside(ours, theirs), _beside(theirs, ours)
         functions = {given.function for given in only_theirs}
         return next((given.line for given in only_ours if given.function in functions), "")
+
+    def parting(self, whole: GivenNumbers) -> str:
+        """Give a line that calls functions for some rows and not for all, or the other way round.
+
+        Args:
+            whole: of the same forward, of all rows.
+        """
+        return next(iter(self._lines.keys() ^ whole._lines.keys()), "")
 
 
 class NotingNumbers(TorchFunctionMode):

@@ -96,8 +96,9 @@ def run_both(
     Refused.latest = ""
     calls, places = ((), ()) if seen is None else (losses_of(seen), seen.places)
     try:
+        given = detached(whole)
         with isolated(generators) as of_whole, World.get().reducing(losses), first, noticed(has_sums(calls)):
-            from_full = _outputs_of(on_whole, places, *detached(whole))
+            from_full = _outputs_of(on_whole, places, *given)
         losses.settle()
         _raise_refused()
     except Exception as error:  # the real call will raise it where the author can see it

@@ -126,8 +126,14 @@ def _describe_side_effects(run: TrialRun, row_runs: Rows) -> str:
     line = trial.numbers.differing(run.whole.trial.numbers)
     if line:
         return (
-            f"its forward computes with the number of rows, which each rank would do with its own, at {line}. Take a "
-            "mean instead"
+            f"its forward computes with the number of rows, which each rank has its own of, at {line}. Take a mean "
+            "instead of a sum that is divided by it"
+        )
+    line = trial.numbers.parting(run.whole.trial.numbers) if trial.is_size_dependent else ""
+    if line:
+        return (
+            f"its forward branches on the number of rows, which each rank has its own of, at {line}. Do the same for "
+            "any number"
         )
     if trial.looked:
         return (
@@ -157,8 +163,6 @@ def _locate_rows(
         return dims, ""
     if isinstance(module, torch.jit.ScriptModule):
         return None, f"scripted code cannot be synchronised between ranks ({_scripted(module)})"
-    if run.parts and are_alike and run.rows.trial.is_size_dependent:
-        return None, f"{_OTHER_ROWS}, as where a sum is divided by the number of rows. Take a mean instead"
     return None, _OTHER_ROWS
 
 

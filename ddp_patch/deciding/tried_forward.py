@@ -24,7 +24,7 @@ from . import resting_norms
 from .given_numbers import GivenNumbers
 from .index_bounds import check_bounds
 from .kernel_dropout import DROPPING, at_rest
-from .readers import CACHES, KERNELS, TORCH, reader
+from .readers import KERNELS, TORCH, reader
 
 
 def note_hook() -> None:
@@ -137,13 +137,8 @@ class TriedForward(TorchDispatchMode):
         if not self.looked and not self._are_constant(tensors) and not reader().endswith(KERNELS):
             self.looked = model_line()
 
-    def note_size(self, tensor: Tensor) -> None:
-        """Note that Python is told how many numbers a tensor has."""
-        if not self.looked and self._are_in(self._of_batch, tensor) and not reader().endswith((*KERNELS, CACHES)):
-            self.looked = model_line()
-
     def note_shape(self, tensor: Tensor) -> None:
-        """Note that Python is told the sizes of a tensor."""
+        """Note that Python is told the sizes of a tensor, or how many numbers it has."""
         self.is_size_dependent = self.is_size_dependent or self._are_in(self._of_batch, tensor)
 
     def refuse_written(self, written: list[Tensor]) -> None:
@@ -171,8 +166,7 @@ class _Copies(TorchFunctionMode):
     """Notes what hands values over to Python or NumPy below torch's dispatcher."""
 
     _COPIES = ("tolist", "numpy", "__array__", "__dlpack__")
-    _SIZES = ("numel", "nelement")  # of which nobody can tell how it depends on the number of rows
-    _SHAPES = ("size", "__len__")
+    _SHAPES = ("size", "__len__", "numel", "nelement")
 
     def __init__(self, trial: TriedForward) -> None:
         super().__init__()
@@ -182,8 +176,6 @@ class _Copies(TorchFunctionMode):
         name, of = getattr(func, "__name__", ""), getattr(func, "__self__", None)
         if name in self._COPIES:
             self._trial.note_reading(list(_tensors(args)))
-        elif name in self._SIZES and not reader().startswith(TORCH):
-            self._trial.note_size(args[0])
         elif (name in self._SHAPES or of is Tensor.shape) and not reader().startswith(TORCH):
             self._trial.note_shape(args[0])
         elif of is Tensor.data and name == "__set__":

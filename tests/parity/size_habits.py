@@ -861,3 +861,12 @@ def a_mask_that_is_drawn():
         return F.cross_entropy(self.logits(x), y) + (self.logits(x) * (torch.rand(len(x), 1) < 0.3)).sum() / len(x)
 
     return shown_later(how)
+
+
+def a_branch_on_the_size_that_shows_later():
+    def how(self, x, y, _):
+        h = self.logits(x)
+        penalty = h.square().mean() if x.numel() > 20 else h.abs().mean()
+        return (self.weights * torch.stack([F.cross_entropy(h, y), penalty])).sum()
+
+    return shown_later(how)
