@@ -106,7 +106,7 @@ class Kernels(nn.Module):
 
 
 class OfAnySize(nn.Module):
-    """Asks whether its batch is too large for a kernel, as diffusers has it."""
+    """Asks whether its batch is too large for a kernel, as diffusers does, and computes sizes by torch, as Longformer."""
 
     def __init__(self):
         super().__init__()
@@ -116,7 +116,8 @@ class OfAnySize(nn.Module):
         h = self.first(x)
         if h.numel() * 2 > pow(2, 31):
             h = h.contiguous()
-        return self.last(h.tanh())
+        pairs = h.view(h.size(0), torch.div(h.size(1), 2, rounding_mode="trunc"), 2)
+        return self.last(pairs.tanh().flatten(1))
 
 
 def on_batches(kind):

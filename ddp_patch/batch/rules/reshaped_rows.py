@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
 from ..layout import Layout
 
 
@@ -52,6 +54,8 @@ def _resized(layout: Layout, size: int, dim: int) -> Layout | None:
 
 def resolve(numel: int, sizes: Sequence[Any]) -> list[int] | None:
     """Replace the -1 of a reshape; None for sizes that torch would refuse."""
+    # ``torch.div(x.size(1), 2)`` is a tensor, of which torch takes the number.
+    sizes = [int(size) if type(size) is Tensor and size.dim() == 0 else size for size in sizes]
     if not all(type(size) is int for size in sizes):
         return None
     product = math.prod(size for size in sizes if size != -1)
