@@ -1,7 +1,8 @@
 """What a forward does with the size of its batch while it is tried: numbers that come of it, and branches.
 
 ``penalty.sum() / x.size(0)`` is told from what each rank would divide by where outputs are compared, but for a penalty
-that is zero in the first call. So the numbers themselves are compared, of all rows and of some, and the lines that run.
+that is zero in the first call. So what functions are given is compared, of all rows and of some: Python's values,
+tensors that are not of the batch, and the lines that call.
 """
 
 from __future__ import annotations
@@ -9,15 +10,19 @@ from __future__ import annotations
 import numbers
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..batch import factories, row_sums
+from ..batch.row_numbers import Rows
 from ..ledger import model_line
 from ..structure import leaves
+from .readers import CACHES, KERNELS, reader
 
 _OURS = str(Path(__file__).parents[1]) + os.sep  # what is called from here while a forward is tried is not its own
 _HANDING_ON = (row_sums.__file__, factories.__file__, str(Path(_OURS, "patches")), str(Path(_OURS, "patch.py")))
@@ -32,23 +37,38 @@ _OF_SIZES = {
     "tensor_split", "tile", "topk", "tril_indices", "triu_indices", "unflatten", "unfold", "view", "zeros",
     "__getitem__", "__setitem__",
 }  # fmt: skip
+_ATTENDING = {"scaled_dot_product_attention", "multi_head_attention_forward"}  # causal, or by a mask that says the same
 # Function -> where the argument stands that is no size.
 _VALUES = {"full": (1, "fill_value"), "new_full": (2, "fill_value"), "__setitem__": (2, "value")}
+
+
+# Where integers beside floats are no places.
+_ARITHMETIC = {
+    f"{before}{name}{after}" for name in ("mul", "add", "sub", "div", "truediv", "pow")
+    for before, after in (("", ""), ("__", "__"), ("__r", "__"), ("__i", "__"))
+}  # fmt: skip
 
 
 class Given(NamedTuple):
     """What one call was given."""
 
     function: str
-    numbers: tuple[Any, ...]
+    values: tuple[Any, ...]  # of Python
+    tensors: tuple[tuple[Tensor, int] | None, ...]  # with the versions that they had; None for those of the batch
     line: str  # of the model
+    has_floats: bool  # of the batch
 
 
 class GivenNumbers:
     """Of one forward, in their order."""
 
-    def __init__(self) -> None:
-        """Note nothing yet."""
+    def __init__(self, is_plain: Callable[[Tensor], bool] = lambda tensor: False) -> None:
+        """Note nothing yet.
+
+        Args:
+            is_plain: tells tensors that are not of the batch.
+        """
+        self._is_plain = is_plain
         self._given: list[Given] = []
         self._lines: dict[str, None] = {}  # of the model, that call functions
 
@@ -57,22 +77,34 @@ class GivenNumbers:
         caller = sys._getframe(2).f_code.co_filename
         if caller.startswith(_OURS) and not caller.startswith(_HANDING_ON):
             return
-        line, found = model_line(), tuple(_numbers(function, args, kwargs))
+        if reader().endswith((*KERNELS, CACHES)):  # which do otherwise for some rows, to the same effect
+            return
+        line = model_line()
         if not caller.startswith(_OURS) or caller == row_sums.__file__:
             self._lines[line] = None
-        if found:
-            self._given.append(Given(function, found, line))
+        values = tuple(_values(function, args, kwargs))
+        given = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        plain = [self._is_plain(leaf) for leaf in given]
+        tensors = tuple(
+            (leaf, leaf._version) if its and not leaf.is_inference() else None
+            for leaf, its in zip(given, plain, strict=True)
+        )
+        has_floats = any(leaf.is_floating_point() for leaf, its in zip(given, plain, strict=True) if not its)
+        self._given.append(Given(function, values, tensors, line, has_floats))
 
-    def differing(self, whole: GivenNumbers) -> str:
-        """Give the line that gives another number for some rows than for all.
+    def differing(self, whole: GivenNumbers, rows: Rows | None = None) -> str:
+        """Give the line that gives something else for some rows than for all.
 
         Args:
             whole: of the same forward, of all rows.
+            rows: which of them these are, if tensors are to be compared.
         """
         ours, theirs = self._given, whole._given
         if [given.function for given in ours] == [given.function for given in theirs]:
-            pairs = zip(ours, theirs, strict=True)
-            return next((one.line for one, other in pairs if _differ(one.numbers, other.numbers)), "")
+            for one, other in zip(ours, theirs, strict=True):
+                if _differ(one.values, other.values) or (rows is not None and _hold_others(one, other, rows)):
+                    return one.line
+            return ""
         # It loops over the rows, which may have numbers of their own.
         only_ours, only_theirs = _beside(ours, theirs), _beside(theirs, ours)
         functions = {given.function for given in only_theirs}
@@ -101,15 +133,16 @@ class NotingNumbers(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _numbers(function: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterable[Any]:
+def _values(function: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Any]:
     sizes = function in _OF_SIZES
     position, name = _VALUES.get(function, (None, None))
     for values in (enumerate(args), kwargs.items()):
         for key, value in values:
             for _, leaf in leaves(value):
-                if not isinstance(leaf, numbers.Number) or isinstance(leaf, bool):
+                if not isinstance(leaf, (numbers.Number, str)) or (function in _ATTENDING and isinstance(leaf, bool)):
                     continue
-                if not (sizes and isinstance(leaf, numbers.Integral)) or key in (position, name):
+                is_size = sizes and isinstance(leaf, numbers.Integral) and not isinstance(leaf, bool)
+                if not is_size or key in (position, name):
                     yield leaf
 
 
@@ -123,6 +156,36 @@ def _is_same(one: Any, other: Any) -> bool:
     return bool(one == other or (one != one and other != other))
 
 
+def _hold_others(one: Given, other: Given, rows: Rows) -> bool:
+    """Tell whether tensors that are not of the batch hold something else for some rows."""
+    if len(one.tensors) != len(other.tensors):  # a list of those of each row
+        return False
+    pairs = [pair for pair in zip(one.tensors, other.tensors, strict=True) if None not in pair]
+    is_by_value = one.has_floats and one.function in _ARITHMETIC
+    return not all(_hold_the_same(ours, theirs, rows, is_by_value) for ours, theirs in pairs)
+
+
+def _hold_the_same(ours: Any, theirs: Any, rows: Rows, is_by_value: bool) -> bool:
+    (one, version), (other, its_version) = ours, theirs
+    if one is other or one.layout is not torch.strided or one.dtype != other.dtype or one.dim() != other.dim():
+        return True
+    if one._version != version or other._version != its_version or one.data_ptr() == other.data_ptr():
+        return True
+    dims = [dim for dim in range(one.dim()) if one.shape[dim] != other.shape[dim]]
+    if not dims:
+        return _is_close(one, other)
+    # Of a number for each row, integers may be places, at which rows are picked.
+    if len(dims) > 1 or not (is_by_value or one.is_floating_point()) or other.shape[dims[0]] != rows.total:
+        return True
+    return one.shape[dims[0]] != rows.count or _is_close(one, rows.of(other, dims[0]))
+
+
+def _is_close(one: Tensor, other: Tensor) -> bool:
+    if not (one.is_floating_point() or one.is_complex()):
+        return torch.equal(one, other)
+    return torch.allclose(one, other, rtol=1e-6, atol=0.0, equal_nan=True)
+
+
 def _beside(some: Sequence[Given], others: Sequence[Given]) -> list[Given]:
-    given = {(each.function, repr(each.numbers)) for each in others}
-    return [each for each in some if (each.function, repr(each.numbers)) not in given]
+    given = {(each.function, repr(each.values)) for each in others}
+    return [each for each in some if (each.function, repr(each.values)) not in given]

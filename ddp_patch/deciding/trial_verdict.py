@@ -123,7 +123,7 @@ def _describe_side_effects(run: TrialRun, row_runs: Rows) -> str:
             "its norms see parts of the batch at a time, and other parts of this rank's rows. Give a norm all rows "
             "where it may have them"
         )
-    line = trial.numbers.differing(run.whole.trial.numbers)
+    line = trial.numbers.differing(run.whole.trial.numbers, row_runs)
     if line:
         return (
             f"its forward computes with the number of rows, which each rank has its own of, at {line}. Take a mean "

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..batch.collectives import NOT_GIVEN, Refused
+from ..batch.pending_tensor import PendingTensor
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..ledger import model_line
@@ -55,7 +56,7 @@ class TriedForward(TorchDispatchMode):
         self._drawn_beside: list[tuple[Any, ...]] = []  # the same, for nothing of the batch
         self.is_size_dependent = False  # the forward asks how large the batch is
         self.hooked = ""  # activations: the line that did
-        self.numbers = GivenNumbers()
+        self.numbers = GivenNumbers(self._is_plain)
         self.drew_own = False  # from a generator of its own, which may be one that it makes, and seeds, in every call
         self._shared = {p.untyped_storage().data_ptr() for p in module.parameters() if p.layout is torch.strided}
         # What a tensor was computed from, by storage, whose address a weak reference keeps from being used again.
@@ -152,6 +153,9 @@ class TriedForward(TorchDispatchMode):
         batches = sum(isinstance(tensor, BatchTensor) for tensor in tensors)
         if 0 < batches < len(tensors) and World.get().skips_collectives:
             raise Refused(NOT_GIVEN)
+
+    def _is_plain(self, tensor: Tensor) -> bool:
+        return not isinstance(tensor, (BatchTensor, PendingTensor)) and not self._are_in(self._of_batch, tensor)
 
     def _are_constant(self, tensors: list[Tensor]) -> bool:
         return all(self._are_in(self._constants, tensor) for tensor in tensors)
