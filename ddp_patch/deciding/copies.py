@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 import copy
-import functools
-import weakref
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
-from torch.nn.modules.instancenorm import _InstanceNorm
 
-from ..batch.nodes import unheard
 from ..batch.tensor import BatchTensor
 from ..calling import module_hooks
 from ..structure import leaves, map_leaves
 from .walk import OF_TORCH
 
-_entries: Any = unheard(Tensor.numel)  # asked by us, not by the forward
 
-
-class NormInput(NamedTuple):
-    """What a norm was given in a call: how many entries for each channel."""
-
-    layer: int
-    entries: int
-
-
-def trial_copy(module: nn.Module, norm_inputs: list[NormInput] | None = None) -> nn.Module:
+def trial_copy(module: nn.Module) -> nn.Module:
     """Copy a module for a trial call: without the script's hooks, dropout at rest, parameters shared.
 
     Args:
         module: to be tried.
-        norm_inputs: gets what every call of a norm that tracks the batch is given.
     """
     # A weight that a hook computes anew in every call (weight_norm, spectral_norm) has a graph, which is not copied.
     held = (value for layer in module.modules() for name, value in vars(layer).items() if name not in OF_TORCH)
@@ -50,11 +35,8 @@ def trial_copy(module: nn.Module, norm_inputs: list[NormInput] | None = None) ->
             if isinstance(layer, torch.jit.ScriptModule):
                 for tensor in (*layer.parameters(recurse=False), *layer.buffers(recurse=False)):
                     tensor.copy_(_varied(tensor))
-    for number, layer in enumerate(twin.modules()):
+    for layer in twin.modules():
         module_hooks.drop_own(layer)  # the author's hooks are for real calls
-        if norm_inputs is not None and isinstance(layer, (_BatchNorm, _InstanceNorm)) and _tracks(layer):
-            forward = vars(layer).get("forward", functools.partial(_forward, weakref.ref(layer)))
-            vars(layer)["forward"] = functools.partial(_noting, norm_inputs, number, forward, layer.num_features)
         if isinstance(layer, _DropoutNd) and _is_torchs(layer):
             layer.eval()  # a forward of the script's own may drop what all rows share, which is to be seen
         elif isinstance(layer, (nn.RNNBase, nn.MultiheadAttention)) and _is_torchs(layer):
@@ -64,21 +46,6 @@ def trial_copy(module: nn.Module, norm_inputs: list[NormInput] | None = None) ->
 
 def _is_torchs(layer: nn.Module) -> bool:
     return "forward" not in vars(layer) and type(layer).forward.__module__.startswith("torch.nn.")
-
-
-def _tracks(layer: _BatchNorm | _InstanceNorm) -> bool:
-    return layer.training or layer.running_mean is None
-
-
-def _forward(layer: weakref.ref[nn.Module], *args: Any, **kwargs: Any) -> Any:
-    norm: Any = layer()
-    return type(norm).forward(norm, *args, **kwargs)
-
-
-def _noting(norm_inputs: list[NormInput], number: int, forward: Any, channels: int, *args: Any, **kwargs: Any) -> Any:
-    first = next((leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)), None)
-    norm_inputs.append(NormInput(number, 0 if first is None else _entries(first) // max(1, channels)))
-    return forward(*args, **kwargs)
 
 
 def _is_computed(leaf: Any) -> bool:

@@ -29,19 +29,25 @@ _HANDING_ON = (row_sums.__file__, factories.__file__, str(Path(_OURS, "patches")
 # Whose integers are sizes, or places among rows: with fewer rows there are fewer.
 _OF_SIZES = {
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
-    "adaptive_max_pool2d", "arange", "as_strided", "broadcast_to", "chunk", "conv1d", "conv2d", "conv3d",
-    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "diagonal", "empty", "empty_strided", "expand",
-    "eye", "fold", "full", "group_norm", "interpolate", "linspace", "logspace", "narrow", "new_empty",
-    "new_full", "new_ones", "new_zeros", "one_hot", "ones", "pad", "rand", "randint", "randn", "randperm",
-    "range", "repeat", "repeat_interleave", "reshape", "resize_", "roll", "select", "split", "split_with_sizes",
-    "tensor_split", "tile", "topk", "tril_indices", "triu_indices", "unflatten", "unfold", "view", "zeros",
-    "__getitem__", "__setitem__",
+    "adaptive_max_pool2d", "adaptive_max_pool3d", "affine_grid", "arange", "as_strided", "BoolTensor",
+    "broadcast_to", "chunk", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
+    "conv_transpose3d", "diagonal", "DoubleTensor", "empty", "empty_strided", "expand", "eye", "FloatTensor",
+    "fold", "full", "group_norm", "interpolate", "linspace", "logspace", "LongTensor", "max_unpool1d",
+    "max_unpool2d", "max_unpool3d", "multinomial", "narrow", "new", "new_empty", "new_full", "new_ones",
+    "new_zeros", "normal", "one_hot", "ones", "pad", "rand", "randint", "randn", "randperm", "range", "repeat",
+    "repeat_interleave", "reshape", "resize_", "roll", "select", "split", "split_with_sizes", "sum_to_size",
+    "Tensor", "tensor_split", "tile", "topk", "tril_indices", "triu_indices", "unflatten", "unfold", "upsample",
+    "view", "zeros", "__getitem__", "__setitem__",
 }  # fmt: skip
 _ATTENDING = {"scaled_dot_product_attention", "multi_head_attention_forward"}  # causal, or by a mask that says the same
 # Function -> where the argument stands that is no size.
 _VALUES = {"full": (1, "fill_value"), "new_full": (2, "fill_value"), "__setitem__": (2, "value")}
 
 
+_ABOUT = {
+    "__get__", "__len__", "data_ptr", "dim", "element_size", "get_device", "is_complex", "is_contiguous",
+    "is_floating_point", "is_same_size", "ndimension", "nelement", "numel", "size", "storage_offset", "stride", "type",
+}  # tensors, of which a batch tells some by itself  # fmt: skip
 # Where integers beside floats are no places.
 _ARITHMETIC = {
     f"{before}{name}{after}" for name in ("mul", "add", "sub", "div", "truediv", "pow")
@@ -82,6 +88,8 @@ class GivenNumbers:
         line = model_line()
         if not caller.startswith(_OURS) or caller == row_sums.__file__:
             self._lines[line] = None
+        if function in _ABOUT:
+            return
         values = tuple(_values(function, args, kwargs))
         given = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         plain = [self._is_plain(leaf) for leaf in given]
@@ -141,7 +149,8 @@ def _values(function: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Itera
             for _, leaf in leaves(value):
                 if not isinstance(leaf, (numbers.Number, str)) or (function in _ATTENDING and isinstance(leaf, bool)):
                     continue
-                is_size = sizes and isinstance(leaf, numbers.Integral) and not isinstance(leaf, bool)
+                is_size = isinstance(value, torch.Size) or (sizes and isinstance(leaf, numbers.Integral))
+                is_size = is_size and not isinstance(leaf, bool)
                 if not is_size or key in (position, name):
                     yield leaf
 

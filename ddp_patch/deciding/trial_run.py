@@ -24,7 +24,7 @@ from ..calling.rows import Arguments, detached
 from ..generators import same_beside_torch, same_draws, same_states, state_of, states
 from ..ledger import raised
 from ..structure import leaves
-from .copies import NormInput, trial_copy, varied_alike
+from .copies import trial_copy, varied_alike
 from .tried_forward import TriedForward
 
 
@@ -36,7 +36,6 @@ class Side:
     inputs: Arguments
     outputs: Any
     trial: TriedForward
-    normed: list[NormInput]  # by its norms, in their order
     said: list[str]  # written, printed and logged
 
 
@@ -81,9 +80,8 @@ def run_both(
         NotTriedError: if one of them does not run.
         Exception: what the machine says, such as that it has no more memory.
     """
-    normed: tuple[list[NormInput], list[NormInput]] = [], []
     try:
-        on_whole, on_rows = (trial_copy(module, noted) for noted in normed)
+        on_whole, on_rows = trial_copy(module), trial_copy(module)
     except Exception as error:  # deepcopy runs the author's code; the reason is reported
         if is_of_machine(error):
             raise
@@ -124,8 +122,8 @@ def run_both(
         why = str(error) if isinstance(error, Refused) else f"on rows it raises {raised(error)}"
         raise NotTriedError(why, on_rows=True) from None
     return TrialRun(
-        Side(on_whole, whole, from_full, first, normed[0], of_whole),
-        Side(on_rows, inputs, from_local, trial, normed[1], of_rows),
+        Side(on_whole, whole, from_full, first, of_whole),
+        Side(on_rows, inputs, from_local, trial, of_rows),
         drew,
         drew_own or trial.drew_own,
         [] if reductions is None else reductions.parts,

@@ -24,7 +24,6 @@ from ..calling.comparison import Dims, close, compare, same_state
 from ..calling.kept_attributes import Place
 from ..calling.rows import Arguments
 from ..structure import leaves, leaves_below
-from .copies import NormInput
 from .trial_run import NotTriedError, Side, TrialRun, is_of_machine, run_both
 
 OWN_DRAWS = "its forward draws from a generator of the script's own, and may branch on what it draws"
@@ -118,7 +117,7 @@ def _describe_side_effects(run: TrialRun, row_runs: Rows) -> str:
             f"its forward draws numbers that are not of the batch, and every rank would have its own, at {beside}. "
             f"{DRAW_OUTSIDE}"
         )
-    if not _are_norm_inputs_alike(run.whole.normed, run.rows.normed, row_runs):
+    if not _are_norm_inputs_alike(run.whole.trial.normed, trial.normed, row_runs):
         return (
             "its norms see parts of the batch at a time, and other parts of this rank's rows. Give a norm all rows "
             "where it may have them"
@@ -166,12 +165,10 @@ def _locate_rows(
     return None, _OTHER_ROWS
 
 
-def _are_norm_inputs_alike(whole: Sequence[NormInput], rows: Sequence[NormInput], row_runs: Rows) -> bool:
+def _are_norm_inputs_alike(whole: Sequence[int], rows: Sequence[int], row_runs: Rows) -> bool:
     """Tell whether norms, which rest in trials, were each time given something of all rows, and of these rows alike."""
     return len(whole) == len(rows) and all(
-        one.layer == other.layer
-        and one.entries % row_runs.total == 0
-        and one.entries * row_runs.count == other.entries * row_runs.total
+        one % row_runs.total == 0 and one * row_runs.count == other * row_runs.total
         for one, other in zip(whole, rows, strict=True)
     )
 

@@ -57,6 +57,7 @@ class TriedForward(TorchDispatchMode):
         self.is_size_dependent = False  # the forward asks how large the batch is
         self.hooked = ""  # activations: the line that did
         self.numbers = GivenNumbers(self._is_plain)
+        self.normed: list[int] = []  # entries for each channel that norms were given, in their order
         self.drew_own = False  # from a generator of its own, which may be one that it makes, and seeds, in every call
         self._shared = {p.untyped_storage().data_ptr() for p in module.parameters() if p.layout is torch.strided}
         # What a tensor was computed from, by storage, whose address a weak reference keeps from being used again.
@@ -190,7 +191,10 @@ class _Copies(TorchFunctionMode):
         if name in DROPPING and (resting := at_rest(name, args, kwargs)) is not None:
             self._trial.note_dropping(name, list(_tensors(args)))
             args, kwargs = resting
-        args, kwargs = resting_norms.at_rest(func, args, kwargs)
+        norm = resting_norms.at_rest(func, args, kwargs)
+        if norm is not None:
+            args, kwargs = norm.args, norm.kwargs
+            self._trial.normed.append(norm.entries)
         return func(*args, **kwargs)
 
 
