@@ -99,7 +99,8 @@ def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, wor
             with NotingNumbers() as of_rows:
                 local = tried(to_local_form)
             is_same = _same([*leaves(results)], [*leaves(local)], args)
-            if inner.why_not_split is None and not (is_same and not of_rows.given.differing(of_all.given)):
+            differs = of_rows.given.differing(of_all.given) or of_rows.given.parting(of_all.given)
+            if inner.why_not_split is None and (differs or not is_same):
                 inner.why_not_split = "it calculates with the batch size"
             if inner.why_not_split is None and (trained := _trained(args, results[1])):
                 is_sum = all(map(world.has_averaged_gradient, trained))

@@ -34,6 +34,12 @@ def note_hook() -> None:
         TriedForward.running.hooked = TriedForward.running.hooked or model_line()
 
 
+def note_apply(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Note what an autograd function is given, of which no function mode hears, if this is a trial."""
+    if TriedForward.running is not None:
+        TriedForward.running.numbers.note("apply", args, kwargs)
+
+
 class TriedForward(TorchDispatchMode):
     """Random numbers become constants, so that rows and whole draw alike; readings of values are noted."""
 

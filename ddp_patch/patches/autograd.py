@@ -21,6 +21,7 @@ from ..batch.tensor import BatchTensor
 from ..batch.transforms import is_mapped, is_wrapped, level_of, mapped, outside_transforms, unmapped
 from ..calling.compiled import is_traced
 from ..deciding.functions import study
+from ..deciding.tried_forward import note_apply
 from ..errors import BatchError
 from ..gradients.averages import average
 from ..gradients.graphs import comes_from, leaves_of
@@ -74,6 +75,7 @@ def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
 
 def _apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     instance = wrapped.__self__ if instance is None else instance  # wrapt does not know methods of a class from C
+    note_apply(args, kwargs)
     of_script = is_scripts(instance)
     session.world.looks_at_gradients |= of_script and session.replicas.forwards.is_in_call  # its backward may clamp
     if of_script and session.replicas.forwards.computes_rows and not session.world.sees_gradients:
