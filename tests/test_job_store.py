@@ -148,7 +148,7 @@ def test_what_ranks_see_of_their_hosts_is_told_with_as_few_requests(server, size
         assert found == [[True] * size] * size
         assert server.num_keys() == left  # nothing is left behind
     assert max(store.count for store in stores) <= 14  # the first rank, which waits for the others and clears up
-    assert sum(store.count for store in stores) <= 7 * size + 8
+    assert sum(store.count for store in stores) <= 9 * size + 8  # two each where connections take long
 
 
 class SlowToConnect(Counting):

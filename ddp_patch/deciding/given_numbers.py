@@ -76,7 +76,7 @@ class GivenNumbers:
         """
         self._is_plain = is_plain
         self._given: list[Given] = []
-        self._lines: dict[str, None] = {}  # of the model, that call functions
+        self._places: dict[tuple[str, str], None] = {}  # functions, and the lines of the model that call them
 
     def note(self, function: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Note a call by the script, or by a package that it uses."""
@@ -85,11 +85,11 @@ class GivenNumbers:
             return
         if reader().endswith((*KERNELS, CACHES)):  # which do otherwise for some rows, to the same effect
             return
-        line = model_line()
-        if not caller.startswith(_OURS) or caller == row_sums.__file__:
-            self._lines[line] = None
         if function in _ABOUT:
             return
+        line = model_line()
+        if not caller.startswith(_OURS) or caller == row_sums.__file__:
+            self._places[function, line] = None
         values = tuple(_values(function, args, kwargs))
         given = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         plain = [self._is_plain(leaf) for leaf in given]
@@ -119,12 +119,12 @@ class GivenNumbers:
         return next((given.line for given in only_ours if given.function in functions), "")
 
     def parting(self, whole: GivenNumbers) -> str:
-        """Give a line that calls functions for some rows and not for all, or the other way round.
+        """Give a line that calls a function for some rows and not for all, or the other way round.
 
         Args:
             whole: of the same forward, of all rows.
         """
-        return next(iter(self._lines.keys() ^ whole._lines.keys()), "")
+        return next((line for _, line in self._places.keys() ^ whole._places.keys()), "")
 
 
 class NotingNumbers(TorchFunctionMode):
