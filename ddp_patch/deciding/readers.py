@@ -17,9 +17,11 @@ TORCH = str(Path(torch.__file__).parent) + os.sep  # not torchvision's
 _HANDING_ON = (os.path.join("utils", "_device.py"), "_compile.py", os.path.join("_dynamo", "eval_frame.py"))
 _PASSED_OVER = (torch.overrides.__file__, f"{TORCH}_tensor.py", *(TORCH + name for name in _HANDING_ON))
 _HERE = str(Path(__file__).parent) + os.sep
-# They read a mask to choose among kernels that compute the same, or raise unless what they are given is sound.
+# They read a mask to choose among kernels that compute the same, or raise unless what they are given is sound; or how
+# many batches there were, with momentum=None.
 KERNELS = (
     nn.modules.transformer.__file__,
+    nn.modules.batchnorm.__file__,
     ASSERTING,
     *(os.sep + os.path.join("transformers", name) for name in ("masking_utils.py", "modeling_attn_mask_utils.py")),
 )
