@@ -187,20 +187,28 @@ def _same_values(mine: Any, other: Any) -> bool:
         if isinstance(a, PendingTensor) and isinstance(b, PendingTensor):
             a, b = a.part, b.part  # of the same rows
         if isinstance(a, Tensor) and isinstance(b, Tensor):
-            if a.shape != b.shape or not all(map(_is_close, strided(a), strided(b))):
+            if a.shape != b.shape or not all(map(is_close, strided(a), strided(b))):
                 return False
         elif isinstance(a, (bool, int, float, str, Tensor)) and (type(a) is not type(b) or a != b):
             return False
     return True
 
 
-def _is_close(mine: Tensor, other: Tensor) -> bool:
-    """Tell whether state is the same but for rounding, however small it is. Counters have none."""
+def is_close(mine: Tensor, other: Tensor) -> bool:
+    """Tell whether state, or a constant, is the same but for rounding, however small it is. Counters have none.
+
+    Args:
+        mine: of some rows.
+        other: of all of them.
+    """
     if mine.shape != other.shape:
         return False
     if not (mine.is_floating_point() or mine.is_complex()):
         return torch.equal(mine, other)
-    largest = max((float(piece.abs().max()) for piece in pieces(mine) if piece.numel()), default=0.0)
+    if mine.is_complex():
+        mine, other = (torch.view_as_real(each.resolve_conj()) for each in (mine, other))
+    finite = (piece.double().abs().nan_to_num(nan=0.0, posinf=0.0) for piece in pieces(mine) if piece.numel())
+    largest = max((float(piece.max()) for piece in finite), default=0.0)
     return all(
         torch.allclose(one.double(), two.double(), rtol=1e-6, atol=1e-6 * largest, equal_nan=True)
         for one, two in zip(pieces(mine), pieces(other), strict=True)

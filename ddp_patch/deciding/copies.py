@@ -30,18 +30,24 @@ def trial_copy(module: nn.Module) -> nn.Module:
     memo |= {id(leaf): _varied(leaf.detach().clone()).requires_grad_(leaf.requires_grad) for leaf in plain}
     memo |= {id(buffer): _varied(buffer.detach().clone()) for buffer in module.buffers()}
     twin = copy.deepcopy(module, memo)
-    with torch.no_grad():  # of scripted code, C++ copies the tensors, whatever the memo has for them
-        for layer in twin.modules():
-            if isinstance(layer, torch.jit.ScriptModule):
-                for tensor in (*layer.parameters(recurse=False), *layer.buffers(recurse=False)):
-                    tensor.copy_(_varied(tensor))
     for layer in twin.modules():
+        if isinstance(layer, torch.jit.ScriptModule):
+            _vary_scripted(layer, module)
         module_hooks.drop_own(layer)  # the author's hooks are for real calls
         if isinstance(layer, _DropoutNd) and _is_torchs(layer):
             layer.eval()  # a forward of the script's own may drop what all rows share, which is to be seen
         elif isinstance(layer, (nn.RNNBase, nn.MultiheadAttention)) and _is_torchs(layer):
             layer.dropout = 0.0  # inside kernels
     return twin
+
+
+def _vary_scripted(layer: nn.Module, original: nn.Module) -> None:
+    """Vary the tensors of a copy of scripted code: C++ has copied them, whatever the memo has for them."""
+    shared = {tensor.data_ptr() for tensor in (*original.parameters(), *original.buffers())}
+    with torch.no_grad():
+        for tensor in (*layer.parameters(recurse=False), *layer.buffers(recurse=False)):
+            if tensor.data_ptr() not in shared:
+                tensor.copy_(_varied(tensor))
 
 
 def _is_torchs(layer: nn.Module) -> bool:

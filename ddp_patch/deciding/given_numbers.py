@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..batch import factories, row_sums
 from ..batch.row_numbers import Rows
+from ..calling.comparison import is_close
 from ..ledger import model_line
 from ..structure import leaves
 from .readers import CACHES, KERNELS, reader
@@ -44,6 +45,7 @@ _ATTENDING = {"scaled_dot_product_attention", "multi_head_attention_forward"}  #
 _VALUES = {"full": (1, "fill_value"), "new_full": (2, "fill_value"), "__setitem__": (2, "value")}
 
 
+_MOST = 2**16  # entries of a tensor that is kept until it is compared
 _ABOUT = {
     "__get__", "__len__", "data_ptr", "dim", "element_size", "get_device", "is_complex", "is_contiguous",
     "is_floating_point", "is_same_size", "ndimension", "nelement", "numel", "size", "storage_offset", "stride", "type",
@@ -94,7 +96,7 @@ class GivenNumbers:
         given = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         plain = [self._is_plain(leaf) for leaf in given]
         tensors = tuple(
-            (leaf, leaf._version) if its and not leaf.is_inference() else None
+            (leaf, leaf._version) if its and not leaf.is_inference() and leaf.numel() <= _MOST else None
             for leaf, its in zip(given, plain, strict=True)
         )
         has_floats = any(leaf.is_floating_point() for leaf, its in zip(given, plain, strict=True) if not its)
@@ -182,17 +184,11 @@ def _hold_the_same(ours: Any, theirs: Any, rows: Rows, is_by_value: bool) -> boo
         return True
     dims = [dim for dim in range(one.dim()) if one.shape[dim] != other.shape[dim]]
     if not dims:
-        return _is_close(one, other)
+        return is_close(one, other)
     # Of a number for each row, integers may be places, at which rows are picked.
     if len(dims) > 1 or not (is_by_value or one.is_floating_point()) or other.shape[dims[0]] != rows.total:
         return True
-    return one.shape[dims[0]] != rows.count or _is_close(one, rows.of(other, dims[0]))
-
-
-def _is_close(one: Tensor, other: Tensor) -> bool:
-    if not (one.is_floating_point() or one.is_complex()):
-        return torch.equal(one, other)
-    return torch.allclose(one, other, rtol=1e-6, atol=0.0, equal_nan=True)
+    return one.shape[dims[0]] != rows.count or is_close(one, rows.of(other, dims[0]))
 
 
 def _beside(some: Sequence[Given], others: Sequence[Given]) -> list[Given]:

@@ -10,12 +10,18 @@ from types import FrameType
 import torch
 from torch import nn
 
+from ..batch import row_sums
 from ..batch.observation import ASSERTING
 
 TORCH = str(Path(torch.__file__).parent) + os.sep  # not torchvision's
 # They hand calls on: under torch.set_default_device, and to modes, once TorchDynamo was imported (torch 2.13).
 _HANDING_ON = (os.path.join("utils", "_device.py"), "_compile.py", os.path.join("_dynamo", "eval_frame.py"))
-_PASSED_OVER = (torch.overrides.__file__, f"{TORCH}_tensor.py", *(TORCH + name for name in _HANDING_ON))
+_PASSED_OVER = (
+    row_sums.__file__,
+    torch.overrides.__file__,
+    f"{TORCH}_tensor.py",
+    *(TORCH + name for name in _HANDING_ON),
+)
 _HERE = str(Path(__file__).parent) + os.sep
 # They read a mask to choose among kernels that compute the same, or raise unless what they are given is sound; or how
 # many batches there were, with momentum=None.

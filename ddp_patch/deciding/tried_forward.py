@@ -16,8 +16,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..batch.collectives import NOT_GIVEN, Refused
-from ..batch.pending_tensor import PendingTensor
 from ..batch.tensor import BatchTensor
+from ..batch.transforms import is_wrapped
 from ..batch.world import World
 from ..ledger import model_line
 from ..structure import leaves, map_leaves
@@ -162,7 +162,9 @@ class TriedForward(TorchDispatchMode):
             raise Refused(NOT_GIVEN)
 
     def _is_plain(self, tensor: Tensor) -> bool:
-        return not isinstance(tensor, (BatchTensor, PendingTensor)) and not self._are_in(self._of_batch, tensor)
+        if type(tensor) not in (Tensor, nn.Parameter) or is_wrapped(tensor):  # a batch, say, or one without memory
+            return False
+        return not self._are_in(self._of_batch, tensor)
 
     def _are_constant(self, tensors: list[Tensor]) -> bool:
         return all(self._are_in(self._constants, tensor) for tensor in tensors)
