@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -23,8 +24,9 @@ from ..batch.row_numbers import Rows
 from ..calling.comparison import is_close
 from ..ledger import model_line
 from ..structure import leaves
-from .readers import CACHES, KERNELS, reader
+from .readers import CACHES, KERNELS, TORCH, reader
 
+_LAYERS = os.path.join(TORCH, "nn", "")
 _OURS = str(Path(__file__).parents[1]) + os.sep  # what is called from here while a forward is tried is not its own
 _HANDING_ON = (row_sums.__file__, factories.__file__, str(Path(_OURS, "patches")), str(Path(_OURS, "patch.py")))
 # Whose integers are sizes, or places among rows: with fewer rows there are fewer.
@@ -43,8 +45,6 @@ _OF_SIZES = {
 _ATTENDING = {"scaled_dot_product_attention", "multi_head_attention_forward"}  # causal, or by a mask that says the same
 # Function -> where the argument stands that is no size.
 _VALUES = {"full": (1, "fill_value"), "new_full": (2, "fill_value"), "__setitem__": (2, "value")}
-
-
 _MOST = 2**16  # entries of a tensor that is kept until it is compared
 _ABOUT = {
     "__get__", "__len__", "data_ptr", "dim", "element_size", "get_device", "is_complex", "is_contiguous",
@@ -82,7 +82,7 @@ class GivenNumbers:
 
     def note(self, function: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Note a call by the script, or by a package that it uses."""
-        caller = sys._getframe(2).f_code.co_filename
+        caller = _caller(sys._getframe(2))
         if caller.startswith(_OURS) and not caller.startswith(_HANDING_ON):
             return
         if reader().endswith((*KERNELS, CACHES)):  # which do otherwise for some rows, to the same effect
@@ -141,6 +141,15 @@ class NotingNumbers(TorchFunctionMode):
         kwargs = kwargs or {}
         self.given.note(getattr(func, "__name__", ""), args, kwargs)
         return func(*args, **kwargs)
+
+
+def _caller(frame: FrameType | None) -> str:
+    """Give the file that calls, by way of torch's own: not of its layers, which stand for a forward of the script's."""
+    while frame is not None and frame.f_code.co_filename.startswith(TORCH):
+        if frame.f_code.co_filename.startswith(_LAYERS):
+            break
+        frame = frame.f_back
+    return "" if frame is None else frame.f_code.co_filename
 
 
 def _values(function: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Any]:
