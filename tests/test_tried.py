@@ -105,6 +105,19 @@ class Kernels(nn.Module):
         return self.last(sums[:, [0, 1, 0, 2, 1, 2]] * kernels[:, [5, 4, 3, 2, 1, 0]])
 
 
+class Padded(nn.Module):
+    """Compares a plain tensor with a batch, which Python asks first."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        lengths = x[:, 0].abs().long() + 1
+        h = self.first(x).view(len(x), 6)
+        return self.last(h * (torch.arange(6) < lengths[:, None]) * (torch.arange(6) != lengths[:, None]))
+
+
 class OfAnySize(nn.Module):
     """Asks whether its batch is too large for a kernel, as diffusers does, and computes sizes by torch, as Longformer."""
 
@@ -151,7 +164,7 @@ class Drawn(nn.Module):
         return self.last(code * spins + rate + self.noise + torch.normal(h, 0.1)) + word[:, None]
 
 
-@pytest.mark.parametrize("kind", ["Kernels", "Drawn", "OfAnySize"])
+@pytest.mark.parametrize("kind", ["Kernels", "Drawn", "OfAnySize", "Padded"])
 def test_what_each_row_does_by_itself_stays_on_rows(ranks, kind):
     assert ranks.call(on_batches, 2, kind).ok().results == [{}, {}]
 

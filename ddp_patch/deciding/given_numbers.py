@@ -45,6 +45,9 @@ _OF_SIZES = {
 _ATTENDING = {"scaled_dot_product_attention", "multi_head_attention_forward"}  # causal, or by a mask that says the same
 # Function -> where the argument stands that is no size.
 _VALUES = {"full": (1, "fill_value"), "new_full": (2, "fill_value"), "__setitem__": (2, "value")}
+# Of a plain tensor and a batch, Python asks the batch first, the other way round.
+_REFLECTED = {"gt": "lt", "__gt__": "__lt__", "ge": "le", "__ge__": "__le__"}
+_SYMMETRIC = {"eq", "__eq__", "ne", "__ne__"}
 _MOST = 2**16  # entries of a tensor that is kept until it is compared
 _ABOUT = {
     "__get__", "__len__", "data_ptr", "dim", "element_size", "get_device", "is_complex", "is_contiguous",
@@ -90,6 +93,8 @@ class GivenNumbers:
         if function in _ABOUT:
             return
         line = model_line()
+        if function in _REFLECTED:
+            function, args = _REFLECTED[function], args[::-1]
         if not caller.startswith(_OURS) or caller == row_sums.__file__:
             self._places[function, line] = None
         values = tuple(_values(function, args, kwargs))
@@ -99,6 +104,8 @@ class GivenNumbers:
             (leaf, leaf._version) if its and not leaf.is_inference() and leaf.numel() <= _MOST else None
             for leaf, its in zip(given, plain, strict=True)
         )
+        if function in _SYMMETRIC:
+            tensors = tuple(sorted(tensors, key=lambda each: each is not None))
         has_floats = any(leaf.is_floating_point() for leaf, its in zip(given, plain, strict=True) if not its)
         self._given.append(Given(function, values, tensors, line, has_floats))
 
