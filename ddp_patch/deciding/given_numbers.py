@@ -84,7 +84,7 @@ class GivenNumbers:
         self._given: list[Given] = []
         self._places: dict[tuple[str, str], None] = {}  # functions, and the lines of the model that call them
 
-    def note(self, function: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def add(self, function: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Note a call by the script, or by a package that it uses."""
         caller = _caller(sys._getframe(2))
         if caller.startswith(_OURS) and not caller.startswith(_HANDING_ON):
@@ -149,7 +149,7 @@ class NotingNumbers(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call it, and note."""
         kwargs = kwargs or {}
-        self.given.note(getattr(func, "__name__", ""), args, kwargs)
+        self.given.add(getattr(func, "__name__", ""), args, kwargs)
         return func(*args, **kwargs)
 
 

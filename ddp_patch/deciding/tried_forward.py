@@ -37,7 +37,7 @@ def note_hook() -> None:
 def note_apply(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Note what an autograd function is given, of which no function mode hears, if this is a trial."""
     if TriedForward.running is not None:
-        TriedForward.running.numbers.note("apply", args, kwargs)
+        TriedForward.running.numbers.add("apply", args, kwargs)
 
 
 class TriedForward(TorchDispatchMode):
@@ -194,7 +194,7 @@ class _Copies(TorchFunctionMode):
         elif of is Tensor.data and name == "__set__":
             self._trial.refuse_written([args[0]])
         kwargs = kwargs or {}
-        self._trial.numbers.note(name, args, kwargs)
+        self._trial.numbers.add(name, args, kwargs)
         self._trial.refuse_mixed(list(_tensors((args, kwargs))))
         if name in DROPPING and (resting := at_rest(name, args, kwargs)) is not None:
             self._trial.note_dropping(name, list(_tensors(args)))
