@@ -136,7 +136,7 @@ class GivenNumbers:
         Args:
             whole: of the same forward, of all rows.
         """
-        return next((line for _, line in self._places.keys() ^ whole._places.keys()), "")
+        return min((line for _, line in self._places.keys() ^ whole._places.keys()), default="")
 
 
 class NotingNumbers(TorchFunctionMode):

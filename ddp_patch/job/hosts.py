@@ -191,6 +191,5 @@ def _refuse_several_kinds(seen: Sequence[HostView]) -> None:
 
 def name_ranks(ranks: Sequence[int]) -> str:
     """Name them for a message; the first of many."""
-    """Name them for a message; the first of many."""
     named = ", ".join(map(str, ranks[:_NAMED])) + (", ..." if len(ranks) > _NAMED else "")
     return f"rank{'s' if len(ranks) > 1 else ''} {named}"
