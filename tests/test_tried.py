@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributions import Categorical, Gamma, Normal
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import ddp_patch
@@ -167,6 +168,37 @@ class Drawn(nn.Module):
 @pytest.mark.parametrize("kind", ["Kernels", "Drawn", "OfAnySize", "Padded"])
 def test_what_each_row_does_by_itself_stays_on_rows(ranks, kind):
     assert ranks.call(on_batches, 2, kind).ok().results == [{}, {}]
+
+
+class Tied(nn.Module):
+    """Computes weights that a trial compares: they are not of the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.factor = nn.Linear(6, 3), nn.Parameter(torch.ones(3))
+
+    def forward(self, x, y):
+        return F.cross_entropy(F.linear(x, self.first.weight * self.factor[:, None], self.first.bias), y)
+
+
+def checkpointed():
+    torch.manual_seed(0)
+    model = Tied()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    told = []
+    for x, y in DataLoader(TensorDataset(torch.randn(32, 6), torch.randint(0, 3, (32,))), 8):
+        loss = checkpoint(model, x, y, use_reentrant=False)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        told.append(loss.item())
+    return told
+
+
+def test_a_trial_keeps_nothing_for_a_checkpoint_around_the_call(ranks):
+    (alone,) = ranks.call(checkpointed, 1).ok().results
+    for told in ranks.call(checkpointed, 2).ok().results:
+        assert told == pytest.approx(alone, rel=1e-6)
 
 
 def first_draws():

@@ -72,6 +72,13 @@ def decide_by_trial(
     except NotTriedError as error:
         is_needed = seen is None and not error.on_rows
         return SplitDecision(CallMode.WHOLE if is_needed else CallMode.BATCHES, str(error))
+    with torch.no_grad():  # a checkpoint around the call would take what is compared for what the call saves
+        return _judged(run, module, row_runs, seen, gathers_scalars)
+
+
+def _judged(
+    run: TrialRun, module: nn.Module, row_runs: Rows, seen: Observation | None, gathers_scalars: bool
+) -> SplitDecision:
     # What is computed with the number of rows in Python may be small beside the rest. A function that nothing is known
     # of gets the whole batch, which its kernel may round otherwise.
     is_strict = seen is not None and seen.is_size_dependent and not seen.unknown_functions
@@ -147,13 +154,8 @@ def _locate_rows(
 ) -> tuple[Dims | None, str]:
     """Tell where outputs have their rows, or why they are not those of the whole."""
     try:
-        with torch.no_grad():
-            are_alike = all(close(*parts, is_strict) for parts in run.parts)
-            dims = (
-                compare(run.rows.outputs, run.whole.outputs, row_runs, gathers_scalars, is_strict)
-                if are_alike
-                else None
-            )
+        are_alike = all(close(*parts, is_strict) for parts in run.parts)
+        dims = compare(run.rows.outputs, run.whole.outputs, row_runs, gathers_scalars, is_strict) if are_alike else None
     except Exception as error:  # a kind of tensor for which torch has not all functions
         if is_of_machine(error):
             raise
