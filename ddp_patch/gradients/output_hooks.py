@@ -14,6 +14,7 @@ from ..batch.forms import to_local
 from ..batch.nodes import note_unhooked
 from ..batch.pending_tensor import PendingTensor, passed_on
 from ..batch.tensor import BatchTensor
+from ..batch.world import World
 from ..structure import leaves
 from .autograd_functions import hook_output
 
@@ -52,7 +53,7 @@ class OutputHooks:
             if node._base is None:
                 note_unhooked(node, form)
             if form.retains_grad:  # once it is written to, what the script has is no longer what the forward retained
-                node.retain_grad()
+                _retain_as_it_is(node)
         self._kept = by_id
         self._hooked = dict(zip(by_id, hooked, strict=True))
 
@@ -66,6 +67,16 @@ class OutputHooks:
             return leaf.with_forms(self._hooked)
         leaf.hold(self._hooked)  # attributes may have it too, and what is written to it
         return leaf
+
+
+def _retain_as_it_is(node: Tensor) -> None:
+    """Keep the gradient that comes by, as the forward has asked for: it may be of rows, which no other rank has."""
+    world = World.get()
+    world.rules_at_work += 1
+    try:
+        node.retain_grad()
+    finally:
+        world.rules_at_work -= 1
 
 
 def _memory_of_several(forms: dict[int, Tensor]) -> dict[int, Tensor]:

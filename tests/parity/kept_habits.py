@@ -87,6 +87,10 @@ def numbers(kept):
     return [float(len(kept)), kept.sum(-1).mean().item(), *kept.pow(2).sum((1, 2, 3)).tolist()]
 
 
+def an_output_that_is_written_to():
+    return written_to(on_batches=False)
+
+
 def weights_to_look_at():
     return trained(in_attn)
 
@@ -788,10 +792,6 @@ def written_to(on_batches):
         loss = out.square().mean() + model.kept.exp().mean() + total
         said += [descend(loss, optimizer).item(), model.kept.grad.norm().item()]
     return said + everything(model)
-
-
-def an_output_that_is_written_to():
-    return written_to(on_batches=False)
 
 
 def an_output_on_batches_that_is_written_to():
