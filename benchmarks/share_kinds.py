@@ -982,3 +982,47 @@ def experts_by_sorting() -> Iterator[float]:
             return scores, F.cross_entropy(scores.flatten(0, 1), y.flatten())
 
     return next_words(Model())
+
+
+def graphs_as_one(graphs: list[Any]) -> tuple[Tensor, ...]:
+    """Make a batch of graphs, which nothing joins, as torch_geometric's loader does."""
+    counts = torch.tensor([len(x) for x, _, _ in graphs])
+    starts = counts.cumsum(0) - counts
+    edge_index = torch.cat([edges + start for (_, edges, _), start in zip(graphs, starts, strict=True)], 1)
+    x, y = torch.cat([x for x, _, _ in graphs]), torch.stack([y for _, _, y in graphs])
+    return x, edge_index, torch.repeat_interleave(torch.arange(len(graphs)), counts), y
+
+
+@kind
+def batches_of_graphs() -> Iterator[float]:
+    """Attention over the edges of small graphs, as torch_geometric has it, and a mean over the nodes of each."""
+
+    class Attention(nn.Module):
+        def __init__(self, features: int) -> None:
+            super().__init__()
+            self.nodes, self.score = nn.Linear(features, 32), nn.Linear(64, 1)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            hidden, (source, target) = self.nodes(x), edge_index
+            score = self.score(torch.cat([hidden[source], hidden[target]], 1)).squeeze(1).exp()
+            total = score.new_zeros(x.size(0)).scatter_add_(0, target, score)
+            messages = hidden[source] * (score / total[target])[:, None]
+            return torch.zeros_like(hidden).index_add_(0, target, messages)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.norm = Attention(16), Attention(32), nn.BatchNorm1d(32)
+            self.head = nn.Linear(32, 4)
+
+        def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+            hidden = self.second(self.norm(self.first(x, edge_index)).relu(), edge_index)
+            count = int(batch.max()) + 1
+            sums = hidden.new_zeros(count, 32).index_add_(0, batch, hidden)
+            return self.head(sums / torch.bincount(batch, minlength=count)[:, None])
+
+    graphs = [(torch.randn(6, 16), torch.randint(0, 6, (2, 12)), torch.randint(0, 4, ())) for _ in range(BATCH * STEPS)]
+    model = Model()
+    optimizer = torch.optim.Adam(model.parameters())
+    for x, edge_index, batch, y in DataLoader(graphs, BATCH, collate_fn=graphs_as_one):
+        yield stepped(optimizer, F.cross_entropy(model(x, edge_index, batch), y))

@@ -83,6 +83,7 @@ ON_THE_HOST = {  # lengths, the state of the host's generator, and how many rows
     "detection in lists": 1,
     "detection in two stages": 1,
     "word vectors": 2,
+    "batches of graphs": 6,  # copied there once: where graphs begin, and whether edges join none of them
     "experts by sorting": 3,  # whether nobody else holds what is put back, and the order that it is put back in
 }
 ASKED_ONCE = {

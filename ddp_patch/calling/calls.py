@@ -8,12 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..batch.sizes import numbers
 from ..structure import leaves
 from . import swap
+from .graph_data import is_graph_batch
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,11 @@ class Call:
     def leaves(self) -> list[tuple[str, Any]]:
         """What is in its arguments, and where."""
         return leaves((self.args, self.kwargs))
+
+    @property
+    def holds_tensors(self) -> bool:
+        """Whether it is given any, or a batch of graphs."""
+        return any(isinstance(leaf, Tensor) or is_graph_batch(leaf) for _, leaf in self.leaves)
 
     def as_written(self) -> Any:
         """Let torch do it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,19 +13,22 @@ from torch import Tensor, nn
 from ..batch.forms import to_local
 from ..batch.layout import RowPlacement
 from ..batch.pending_tensor import PendingTensor
-from ..batch.row_numbers import Rows
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..structure import PIECE, is_container, leaves, pieces, strided
+from .graph_units import AnyRows, GraphRows, UnitPlacement
 from .scripts_code import is_own
 
 _SAMPLE = 2**18
 _HALF = 1e-4  # below the precision of float16 and bfloat16
 
-Dims = Mapping[str, RowPlacement | None]  # of outputs, by path; None for what every rank has whole
+Place = RowPlacement | UnitPlacement
+Dims = Mapping[str, Place | None]  # of outputs, by path; None for what every rank has whole
 
 
-def compare(ours: Any, whole: Any, rows: Rows, gathers_scalars: bool = False, is_strict: bool = False) -> Dims | None:
+def compare(
+    ours: Any, whole: Any, rows: AnyRows, gathers_scalars: bool = False, is_strict: bool = False
+) -> Dims | None:
     """Compare what a module gave for some rows with what it gave for the whole batch, without communication.
 
     Args:
@@ -41,7 +44,7 @@ def compare(ours: Any, whole: Any, rows: Rows, gathers_scalars: bool = False, is
     mine, theirs = list(leaves(ours)), list(leaves(whole))
     if [path for path, _ in mine] != [path for path, _ in theirs]:
         return None
-    dims: dict[str, RowPlacement | None] = {}
+    dims: dict[str, Place | None] = {}
     for (path, left), (_, right) in zip(mine, theirs, strict=True):
         if not isinstance(left, Tensor) or not isinstance(right, Tensor):
             if not same_value(left, right):
@@ -64,10 +67,7 @@ def compare(ours: Any, whole: Any, rows: Rows, gathers_scalars: bool = False, is
         dims[path] = None
         if differing:
             dim = differing[0]
-            size, rest = divmod(left.shape[dim], rows.count)
-            if rest or right.shape[dim] != size * rows.total:
-                return None
-            places = [RowPlacement(dim, size), RowPlacement(dim, 1, size)][: 1 + (size > 1)]
+            places = _places(rows, dim, left.shape[dim], right.shape[dim])
             dims[path] = next((place for place in places if _is_there(place, left, right, rows, is_strict)), None)
             if dims[path] is None:
                 return None
@@ -76,7 +76,17 @@ def compare(ours: Any, whole: Any, rows: Rows, gathers_scalars: bool = False, is
     return dims
 
 
-def _is_there(place: RowPlacement, left: Tensor, right: Tensor, rows: Rows, is_strict: bool) -> bool:
+def _places(rows: AnyRows, dim: int, some: int, all_: int) -> Iterable[Place]:
+    """Where a result may have its rows: in a dimension that is so long for them, and so long for the batch."""
+    if isinstance(rows, GraphRows):
+        return rows.places(dim, some, all_)
+    size, rest = divmod(some, rows.count)
+    if rest or all_ != size * rows.total:
+        return ()
+    return (RowPlacement(dim, size), RowPlacement(dim, 1, size))[: 1 + (size > 1)]
+
+
+def _is_there(place: Any, left: Tensor, right: Tensor, rows: AnyRows, is_strict: bool) -> bool:
     """Tell whether a result has its rows in a place."""
     its = rows.at(place)
     if not isinstance(right, BatchTensor):

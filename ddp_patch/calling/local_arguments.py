@@ -14,13 +14,16 @@ from torch import Tensor, nn
 
 from ..batch.crossings import replicate, shard_argument
 from ..batch.forms import to_local
-from ..batch.layout import Layout
+from ..batch.layout import Layout, RowPlacement
 from ..batch.rules.elementwise import to_local_form
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..structure import leaves, map_leaves
 from .argument_names import argument_names
 from .calls import Call
+from .graph_roles import Roles
+from .graph_units import GRAPHS, UnitPlacement
+from .graphs import Graphs, graphs_of
 from .items import row_count_of_lists, row_count_of_tensors
 
 
@@ -36,6 +39,7 @@ class LocalArgs:
     is_of_several_batches: bool = False  # it has rows of several batches, and is not cut
     items: int | None = None  # entries of its lists, one for each row; it is not cut
     ambiguity: str = ""  # why a plain argument's batch dimension cannot be told; it is not cut
+    graphs: Graphs | None = None  # it is given a batch of graphs, whose graphs are its rows
 
     @property
     def why_uncut(self) -> str:
@@ -46,6 +50,13 @@ class LocalArgs:
             return "it is called with rows in another order, as sorting gives them"
         of_items = "it is given a list with an entry for each row, and every rank does what it does entry by entry"
         return self.ambiguity if self.items is None else of_items
+
+    def layout_at(self, place: RowPlacement | UnitPlacement) -> Layout:
+        """How an output is dealt that has its rows in a place."""
+        if isinstance(place, RowPlacement):
+            return place.of(self.layout)
+        assert self.graphs is not None
+        return self.graphs.layouts[place.unit].at(place.dim)
 
     @functools.cached_property
     def leaves(self) -> list[tuple[str, Any]]:
@@ -62,6 +73,7 @@ def local_arguments(
     is_named: bool,
     is_scripts: bool,
     items: int | None,
+    roles: Callable[[], Roles],
 ) -> LocalArgs | None:
     """Cut a call's arguments to this rank's rows; None if nothing in them is a batch.
 
@@ -75,6 +87,7 @@ def local_arguments(
         is_named: the script names it.
         is_scripts: the script makes the call, with a batch even without a loader. A module may pass on a table.
         items: if a forward makes it that is given lists with an entry for each row, how many entries.
+        roles: gives what its arguments were in calls with batches of graphs.
     """
     found = [leaf for _, leaf in call.leaves if isinstance(leaf, BatchTensor)]
     rows = rows if items is None else items
@@ -86,6 +99,8 @@ def local_arguments(
             return None if layout is None else LocalArgs(call.args, call.kwargs, layout, items=count)
     if found:
         return _enter_with(found, call, batch_dims, memory, None if is_named else dim)
+    if is_scripts and not is_named and (graphs := graphs_of(call, roles(), World.get().size)) is not None:
+        return LocalArgs(*graphs.local(World.get().rank), graphs.layouts[GRAPHS], graphs=graphs)
     counted = row_count_of_tensors(call, batch_dims, dim or 0, is_scripts) if is_scripts or items is not None else None
     for count in (rows, counted):
         layout = None if count is None else Layout.deal(count, dim or 0, World.get().size)

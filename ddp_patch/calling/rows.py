@@ -52,7 +52,9 @@ def first_rows(args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> Arg
 
 
 def as_batches(args: tuple[Any, ...], kwargs: dict[str, Any], local_args: LocalArgs) -> Arguments:
-    """The arguments of a call that was entered, with batches for the plain tensors that were cut."""
+    """The arguments of a call that was entered, with batches for the plain tensors that were cut, unless as graphs."""
+    if local_args.graphs is not None:  # which no layout of rows says how to cut
+        return args, kwargs
     pairs = zip(leaves((args, kwargs)), leaves((local_args.args, local_args.kwargs)), strict=True)
     cuts = {id(leaf): cut for (_, leaf), (_, cut) in pairs if isinstance(leaf, Tensor)}
     total, memo = local_args.layout.total, dict[int, Any]()
@@ -109,7 +111,8 @@ def wrap_outputs(call: Call, outputs: Any, local_args: LocalArgs, dims: Dims) ->
     """
     layout = local_args.layout
     default = RowPlacement(layout.dim)
-    count = layout.counts[World.get().rank]
+    rank = World.get().rank
+    count = layout.counts[rank]
     paths = {id(leaf): path for path, leaf in leaves(outputs)}
     made: dict[int, Any] = {}  # what comes out twice is one thing
 
@@ -127,8 +130,8 @@ def wrap_outputs(call: Call, outputs: Any, local_args: LocalArgs, dims: Dims) ->
             return leaf
         if leaf.dim() == 0 and call.gathers_scalars:
             return all_gather(leaf.reshape(1), Layout((1,) * len(layout.counts), 0, len(layout.counts)))
-        if place.dim < leaf.dim() and leaf.shape[place.dim] == count * place.size:
-            its = place.of(layout)
+        its = local_args.layout_at(place)
+        if place.dim < leaf.dim() and leaf.shape[place.dim] == its.counts[rank]:
             given = _given(call, local_args, leaf) if leaf.is_leaf else None
             return given if given is not None and given._layout == its else BatchTensor.from_local(leaf, its)
         raise BatchError(

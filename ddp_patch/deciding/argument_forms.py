@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..batch.tensor import BatchTensor
 from ..calling.calls import Call
+from ..calling.graph_data import is_graph_batch
 from ..calling.local_arguments import LocalArgs
 from .guards import Guards
 from .walk import PLAIN
@@ -22,12 +23,17 @@ def forms_of(call: Call, local_args: LocalArgs, guards: Guards) -> tuple[Any, ..
         local_args: how its arguments are cut.
         guards: of the module.
     """
+    if local_args.graphs is not None:
+        others = [leaf for leaf in call.leaves if not isinstance(leaf[1], Tensor) and not is_graph_batch(leaf[1])]
+        return (*local_args.graphs.form, *((path, _form(leaf, leaf, guards)) for path, leaf in others))
     pairs = zip(call.leaves, local_args.leaves, strict=True)
     return tuple((path, _form(leaf, local, guards)) for (path, leaf), (_, local) in pairs)
 
 
 def sizes_of(call: Call, local_args: LocalArgs) -> tuple[Any, ...]:
-    """Sizes of a call's tensors, but for the number of rows."""
+    """Sizes of a call's tensors, but for the number of rows; none of graphs, which all have other numbers of nodes."""
+    if local_args.graphs is not None:
+        return ()
     return tuple(
         _sizes(leaf, local)
         for (_, leaf), (_, local) in zip(call.leaves, local_args.leaves, strict=True)

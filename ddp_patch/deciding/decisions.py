@@ -4,7 +4,8 @@ A call of a form that was not seen before (``call_forms.py``: what may decide ho
 on batches, which is exact whatever the module does, and is observed (``observed_call.py``). If every function kept the
 rows apart, the module is tried on copies too (``trial_run.py``), since Python may calculate with the batch size. Calls
 of that form then run on rows. A form whose calls raise on batches gets the whole batch, on every rank; forms that are
-new in every call are passed over, and their calls run on batches unobserved.
+new in every call are passed over, and their calls run on batches unobserved. Calls with a batch of graphs, whose nodes
+are no rows, are tried on copies alone.
 """
 
 from __future__ import annotations
@@ -18,41 +19,38 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.call_mode import CallMode
 from ..calling.calls import Call, described
 from ..calling.census import Census, ModuleContents
-from ..calling.items import row_count_of_tensors
+from ..calling.graph_roles import Roles
+from ..calling.graphs import Graphs
 from ..calling.local_arguments import LocalArgs, local_arguments
-from ..calling.rows import whole_arguments
 from ..structure import leaves
 from .agreed import agreed, muted
-from .argument_forms import forms_of, sizes_of
-from .call_forms import CallForm, FirstCall, Form, Forms
+from .argument_forms import forms_of
+from .call_forms import CallForm, FirstCall, Form
 from .dimensions import DealtDimensions, WorkCounter
-from .fingerprint import Fingerprints
-from .guards import CHANGES_OUTSIDE
 from .observed_call import ObservedCall
 from .observing import completed_by, is_of_batches
+from .stored_decisions import StoredDecisions, size_key
 from .trial_run import is_of_machine
 from .trial_verdict import SplitDecision
 from .unobserved import Unobserved
 
 
-class SplitDecisions:
+class SplitDecisions(StoredDecisions):
     """Judges a module at its first call in each form, and remembers."""
 
     def __init__(self, world: World, batch_dims: Mapping[str, int | None], census: Census) -> None:
         """Start without any decision."""
-        self.fingerprints = Fingerprints()
-        self._world = world
+        super().__init__(world)
         self._batch_dims = batch_dims
         self._census = census
-        self._forms: weakref.WeakKeyDictionary[nn.Module, Forms] = weakref.WeakKeyDictionary()
-        self._dimensions = DealtDimensions(world)
+        self.dimensions = DealtDimensions(world, batch_dims)
         # module -> batch dimension by name and number of dimensions of an argument
         self._memory: weakref.WeakKeyDictionary[nn.Module, Any] = weakref.WeakKeyDictionary()
+        self._roles: weakref.WeakKeyDictionary[nn.Module, Roles] = weakref.WeakKeyDictionary()  # in batches of graphs
 
     def cut(self, call: Call, rows: int | None, is_scripts: bool, items: int | None = None) -> LocalArgs | None:
         """Cut a call's arguments to this rank's rows; None if nothing in them is a batch.
@@ -64,26 +62,21 @@ class SplitDecisions:
             items: if that module is given lists with an entry for each row, how many entries.
         """
         memory = self._memory.setdefault(call.module, {})
-        dim = self._dimensions.of(call.module) if call.dim is None else call.dim
+        dim = self.dimensions.of(call.module) if call.dim is None else call.dim
         is_named = call.dim is not None
-        return local_arguments(call, rows, self._batch_dims, memory, dim, is_named, is_scripts, items)
+        return local_arguments(
+            call, rows, self._batch_dims, memory, dim, is_named, is_scripts, items, lambda: self._roles_of(call.module)
+        )
 
-    def as_dealt(self, call: Call) -> Call:
-        """Give a call whole what came out of one that was dealt along another dimension: a memory, say, carried on."""
-        dim = self._dimensions.tried(call.module)
-        if dim is None or call.dim is not None:
-            return call
-        found = [leaf._layout.total for _, leaf in call.leaves if isinstance(leaf, BatchTensor)]
-        if not found or row_count_of_tensors(call, self._batch_dims, dim, is_scripts=True) in (None, *found):
-            return call
-        return call.with_arguments(*whole_arguments(call.args, call.kwargs))
+    def _roles_of(self, module: nn.Module) -> Roles:
+        return self._roles.setdefault(module, Roles())
 
     def close(self) -> None:
-        """Let go of what was decided: classes and functions of the script, which would outlive it."""
-        self._forms.clear()
+        """Let go of it, and of what arguments were."""
+        super().close()
         self._memory.clear()
-        self._dimensions.close()
-        self.fingerprints.close()
+        self._roles.clear()
+        self.dimensions.close()
 
     def form(self, call: Call, local: LocalArgs, contents: ModuleContents) -> CallForm:
         """What may decide how a call is carried out, but for the sizes of its tensors."""
@@ -94,39 +87,6 @@ class SplitDecisions:
         is_joined = not layout.is_consecutive
         with_grad = torch.is_grad_enabled()
         return CallForm(state, arguments, with_grad, call.gathers_scalars, is_single, is_joined, layout.dim)
-
-    def lookup(self, call: Call, local: LocalArgs, form: CallForm) -> SplitDecision | None:
-        """Give the decision on calls of a form, if there is one."""
-        forms = self._of(call.module)
-        stored = forms.get(form)
-        if stored is None:
-            passes = forms.should_pass_over(form, self.fingerprints.without_numbers, self._world.ledger.steps)
-            return forms.decision_when_passed_over if passes else None
-        if stored.is_to_be_reported:
-            stored.is_to_be_reported = False
-            self._report_not_split(call.module, stored.decision)
-        if stored.holds_for_all_sizes:
-            return stored.decision
-        return stored.by_sizes.get(self._sizes(call, local, stored))
-
-    def _of(self, module: nn.Module) -> Forms:
-        return self._forms.get(module) or self._forms.setdefault(module, Forms())
-
-    def _sizes(self, call: Call, local: LocalArgs, form: Form) -> Any:
-        sizes = sizes_of(call, local)
-        return (sizes, _size_key(local)) if form.is_size_dependent else sizes
-
-    def withdraw(self, call: Call, form: CallForm, why: str) -> None:
-        """Compute calls of a form on batches from now on. Every rank comes here at the same call."""
-        decision = SplitDecision(CallMode.BATCHES, why)
-        self._of(call.module).entries[form] = Form(decision, {}, holds_for_all_sizes=True)
-        self._report_not_split(call.module, decision)
-
-    def forget(self, call: Call, form: CallForm) -> None:
-        """Forget what was decided on a form whose first call raised an error of the script's own."""
-        forms = self._of(call.module)
-        forms.entries.pop(form, None)
-        forms.has_failed_on_batches = any(stored.decision.mode is CallMode.WHOLE for stored in forms.entries.values())
 
     def first_call(self, call: Call, local: LocalArgs, form: CallForm, rows: int | None) -> FirstCall:
         """Compute a call of a new form on batches if that can be done, and give the decision on its form."""
@@ -142,8 +102,10 @@ class SplitDecisions:
             return FirstCall(False, None, local, decision)
         if call.gathers_scalars:
             return self._decide_by_few_rows(call, local, rows)
+        if local.graphs is not None:
+            return self._decide_on_graphs(call, local, local.graphs, rows, form)
         stored = forms.entries.get(form)  # for other sizes
-        is_to_be_tried = stored is None or (stored.is_size_dependent and _size_key(local) not in stored.totals)
+        is_to_be_tried = stored is None or (stored.is_size_dependent and size_key(local) not in stored.totals)
         layers = self._census.of(call.module).layers
         observed = ObservedCall(self._world, self.fingerprints, call, local, layers, is_to_be_tried)
         work = WorkCounter()  # type: ignore[no-untyped-call]
@@ -185,7 +147,7 @@ class SplitDecisions:
                 leaf.numel() for _, leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)
             )
             by_number = work.done / max(1, entries)
-            self._dimensions.note_work(call.module, local, decision, by_number, lambda: self.cut(call, rows, True))
+            self.dimensions.note_work(call.module, local, decision, by_number, lambda: self.cut(call, rows, True))
         return FirstCall(True, result, local, decision)
 
     def _decide_by_few_rows(
@@ -224,25 +186,19 @@ class SplitDecisions:
             self._report_not_split(call.module, decision)
         return FirstCall(False, None, local, decision)
 
-    def _store(
-        self, call: Call, form: CallForm, decision: SplitDecision, local: LocalArgs, is_size_dependent: bool
-    ) -> None:
-        stored = self._of(call.module).entries.setdefault(form, Form(decision, {}, False))
-        if is_size_dependent and not stored.is_size_dependent:
-            stored.is_size_dependent = True
-            stored.by_sizes.clear()
-        stored.totals.add(_size_key(local))
-        stored.by_sizes[self._sizes(call, local, stored)] = decision
-        forms = self._of(call.module)
-        if decision.reason == ". ".join(CHANGES_OUTSIDE) and not forms.has_changed_outside:
-            forms.has_changed_outside = stored.is_to_be_reported = True  # a first call may, and then no other
-        elif decision.mode is not CallMode.ROWS:
-            self._report_not_split(call.module, decision)
-
-    def _report_not_split(self, module: nn.Module, decision: SplitDecision) -> None:
-        ledger = self._world.ledger
-        (ledger.on_whole if decision.mode is CallMode.WHOLE else ledger.on_batches)[described(module)] = decision.reason
-
-
-def _size_key(local: LocalArgs) -> tuple[int, tuple[tuple[int, ...], ...]]:
-    return local.layout.total, local.layout.pieces
+    def _decide_on_graphs(
+        self, call: Call, local: LocalArgs, graphs: Graphs, rows: int | None, form: CallForm
+    ) -> FirstCall:
+        """Deal a call's graphs if they may be computed apart; otherwise its tensors, whatever they are."""
+        contents = self._census.of(call.module)
+        decision = Unobserved(self._world, self.fingerprints, call, contents, CallMode.BATCHES, None).by_graphs(graphs)
+        if decision.mode is CallMode.ROWS:
+            self._world.ledger.note(f"{described(call.module)}: its batches of graphs were dealt graph by graph")
+            self._store(call, form, decision, local, is_size_dependent=True)
+            return FirstCall(False, None, local, decision)
+        self._roles_of(call.module).refused.add(call.module.training)
+        self._report_not_split(call.module, decision)
+        again = self.cut(call, rows, is_scripts=True)
+        if again is None:
+            return FirstCall(False, None, local, dataclasses.replace(decision, mode=CallMode.WHOLE))
+        return self.first_call(call, again, self.form(call, again, contents), rows)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.call_mode import CallMode
-from ..calling.calls import described
+from ..calling.calls import Call, described
+from ..calling.items import row_count_of_tensors
 from ..calling.local_arguments import LocalArgs
+from ..calling.rows import whole_arguments
 from ..calling.swap import original_class
 from ..structure import leaves
 from .trial_verdict import SplitDecision
@@ -45,9 +48,14 @@ class WorkCounter(TorchDispatchMode):
 class DealtDimensions:
     """Tries dimension 0, and 1 if that does not keep rows apart: texts may be ``[T, B]``. Exact whichever it is."""
 
-    def __init__(self, world: World) -> None:
-        """Start with nothing tried."""
-        self._world = world
+    def __init__(self, world: World, batch_dims: Mapping[str, int | None]) -> None:
+        """Start with nothing tried.
+
+        Args:
+            world: the ranks.
+            batch_dims: the option, by argument name.
+        """
+        self._world, self._batch_dims = world, batch_dims
         self._chosen: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         self._work: weakref.WeakKeyDictionary[nn.Module, float] = weakref.WeakKeyDictionary()  # along the first
         self._settled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -58,9 +66,15 @@ class DealtDimensions:
         """Give the dimension, unless it is the first."""
         return self._chosen.get(module)
 
-    def tried(self, module: nn.Module) -> int | None:
-        """Give the dimension of a module's calls, if another one was tried as well."""
-        return self._chosen.get(module, 0) if module in self._work else None
+    def as_dealt(self, call: Call) -> Call:
+        """Give a call whole what came out of one that was dealt along another dimension: a memory, say, carried on."""
+        if call.module not in self._work or call.dim is not None:
+            return call
+        dim = self._chosen.get(call.module, 0)  # another one was tried as well
+        found = [leaf._layout.total for _, leaf in call.leaves if isinstance(leaf, BatchTensor)]
+        if not found or row_count_of_tensors(call, self._batch_dims, dim, is_scripts=True) in (None, *found):
+            return call
+        return call.with_arguments(*whole_arguments(call.args, call.kwargs))
 
     def note_work(
         self,

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ..batch.forms import full_tensor
-from ..batch.layout import Layout
+from ..batch.layout import Layout, RowPlacement
 from ..batch.names import writes_in_place
 from ..batch.row_numbers import RowRuns, Rows
 from ..batch.tensor import BatchTensor
@@ -102,7 +102,7 @@ class _Trials:
                     return TriedCall(None)
         except Exception:  # noqa: BLE001 — it may refuse such values, or so many, and is decided by that
             return TriedCall(None)
-        return TriedCall(dims, is_repeatable=self._is_repeatable)
+        return TriedCall(cast("Mapping[str, RowPlacement]", dims), is_repeatable=self._is_repeatable)
 
     def _compared(self, total: int, parts: Iterable[Rows]) -> Iterator[Dims | None]:
         whole = self._result(RowRuns(((0, total),), total))

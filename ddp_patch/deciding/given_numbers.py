@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..batch import factories, row_sums
-from ..batch.row_numbers import Rows
 from ..calling.comparison import is_close
+from ..calling.graph_units import AnyRows, GraphRows, constants_of
 from ..ledger import model_line
 from ..structure import leaves
 from .readers import CACHES, KERNELS, TORCH, reader
@@ -32,7 +32,7 @@ _HANDING_ON = (row_sums.__file__, factories.__file__, str(Path(_OURS, "patches")
 # Whose integers are sizes, or places among rows: with fewer rows there are fewer.
 _OF_SIZES = {
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
-    "adaptive_max_pool2d", "adaptive_max_pool3d", "affine_grid", "arange", "as_strided", "BoolTensor",
+    "adaptive_max_pool2d", "adaptive_max_pool3d", "affine_grid", "arange", "as_strided", "bincount", "BoolTensor",
     "broadcast_to", "chunk", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
     "conv_transpose3d", "diagonal", "DoubleTensor", "empty", "empty_strided", "expand", "eye", "FloatTensor",
     "fold", "full", "group_norm", "interpolate", "linspace", "logspace", "LongTensor", "max_unpool1d",
@@ -59,6 +59,11 @@ _ARITHMETIC = {
     f"{before}{name}{after}" for name in ("mul", "add", "sub", "div", "truediv", "pow")
     for before, after in (("", ""), ("__", "__"), ("__r", "__"), ("__i", "__"))
 }  # fmt: skip
+_PLACING = {
+    "add", "__add__", "__iadd__", "clamp", "eq", "__eq__", "floor_divide", "__floordiv__", "ge", "__ge__", "gt",
+    "__gt__", "le", "__le__", "lt", "__lt__", "mul", "__mul__", "__imul__", "ne", "__ne__", "remainder", "__mod__",
+    "__radd__", "__rmul__", "__rsub__", "sub", "__sub__", "__isub__", "where",
+}  # fmt: skip
 
 
 class Given(NamedTuple):
@@ -69,6 +74,11 @@ class Given(NamedTuple):
     tensors: tuple[tuple[Tensor, int] | None, ...]  # with the versions that they had; None for those of the batch
     line: str  # of the model
     has_floats: bool  # of the batch
+
+    @property
+    def is_about_places(self) -> bool:
+        """Whether whole numbers become whole numbers: where among the nodes of graphs something is, as in padding."""
+        return self.function in _PLACING and not self.has_floats and None in self.tensors
 
 
 class GivenNumbers:
@@ -112,7 +122,7 @@ class GivenNumbers:
         has_floats = any(leaf.is_floating_point() for leaf, its in zip(given, plain, strict=True) if not its)
         self._given.append(Given(function, values, tensors, line, has_floats))
 
-    def differing(self, whole: GivenNumbers, rows: Rows | None = None) -> str:
+    def differing(self, whole: GivenNumbers, rows: AnyRows | None = None) -> str:
         """Give the line that gives something else for some rows than for all.
 
         Args:
@@ -122,7 +132,10 @@ class GivenNumbers:
         ours, theirs = self._given, whole._given
         if [given.function for given in ours] == [given.function for given in theirs]:
             for one, other in zip(ours, theirs, strict=True):
-                if _differ(one.values, other.values) or (rows is not None and _hold_others(one, other, rows)):
+                is_place = isinstance(rows, GraphRows) and one.is_about_places
+                if not is_place and _differ(one.values, other.values):
+                    return one.line
+                if rows is not None and _hold_others(one, other, rows):
                     return one.line
             return ""
         # It loops over the rows, which may have numbers of their own.
@@ -186,7 +199,7 @@ def _is_same(one: Any, other: Any) -> bool:
     return bool(one == other or (one != one and other != other))
 
 
-def _hold_others(one: Given, other: Given, rows: Rows) -> bool:
+def _hold_others(one: Given, other: Given, rows: AnyRows) -> bool:
     """Tell whether tensors that are not of the batch hold something else for some rows."""
     if len(one.tensors) != len(other.tensors):  # a list of those of each row
         return False
@@ -195,7 +208,7 @@ def _hold_others(one: Given, other: Given, rows: Rows) -> bool:
     return not all(_hold_the_same(ours, theirs, rows, is_by_value) for ours, theirs in pairs)
 
 
-def _hold_the_same(ours: Any, theirs: Any, rows: Rows, is_by_value: bool) -> bool:
+def _hold_the_same(ours: Any, theirs: Any, rows: AnyRows, is_by_value: bool) -> bool:
     (one, version), (other, its_version) = ours, theirs
     if one is other or one.layout is not torch.strided or one.dtype != other.dtype or one.dim() != other.dim():
         return True
@@ -205,9 +218,10 @@ def _hold_the_same(ours: Any, theirs: Any, rows: Rows, is_by_value: bool) -> boo
     if not dims:
         return one.data_ptr() == other.data_ptr() or is_close(one, other)
     # Of a number for each row, integers may be places, at which rows are picked.
-    if len(dims) > 1 or not (is_by_value or one.is_floating_point()) or other.shape[dims[0]] != rows.total:
+    if len(dims) > 1 or not (is_by_value or one.is_floating_point()):
         return True
-    return one.shape[dims[0]] != rows.count or is_close(one, rows.of(other, dims[0]))
+    same = constants_of(rows, other, dims[0], one.shape[dims[0]])
+    return same is None or is_close(one, same)
 
 
 def _beside(some: Sequence[Given], others: Sequence[Given]) -> list[Given]:

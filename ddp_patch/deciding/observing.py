@@ -23,7 +23,7 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.call_mode import CallMode
 from ..calling.calls import Call
-from ..calling.comparison import Dims
+from ..calling.comparison import Dims, Place
 from ..calling.compiled import is_used, stance
 from ..calling.local_arguments import LocalArgs
 from ..errors import DdpPatchError, LockstepError
@@ -214,7 +214,7 @@ def dims_of(result: Any, local_args: LocalArgs, seen: Dims) -> Dims | None:
         local_args: of the call.
         seen: where the outputs of another call of the form had theirs. A function that got the whole gives no batch.
     """
-    dims: dict[str, RowPlacement | None] = {}
+    dims: dict[str, Place | None] = {}
     for path, leaf in leaves(result):
         if isinstance(leaf, BatchTensor):
             dims[path] = RowPlacement.among(local_args.layout, leaf._layout)

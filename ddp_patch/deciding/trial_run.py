@@ -19,11 +19,11 @@ from ..batch.row_sums import noticed
 from ..batch.world import World
 from ..calling.capturing import not_capturing
 from ..calling.containers import Containers
+from ..calling.graph_data import tensors_by_path
 from ..calling.kept_attributes import KeptAttributes, Place
 from ..calling.rows import Arguments, detached
 from ..generators import same_beside_torch, same_draws, same_states, state_of, states
 from ..ledger import raised
-from ..structure import leaves
 from .copies import trial_copy, varied_alike
 from .tried_forward import TriedForward
 
@@ -65,7 +65,12 @@ class NotTriedError(Exception):
 
 
 def run_both(
-    module: nn.Module, whole: Arguments, rows: Arguments, seen: Observation | None, generators: Sequence[Any]
+    module: nn.Module,
+    whole: Arguments,
+    rows: Arguments,
+    seen: Observation | None,
+    generators: Sequence[Any],
+    counts: tuple[frozenset[int], frozenset[int]],
 ) -> TrialRun:
     """Run copies of a module, without gradients and with constants for what is drawn.
 
@@ -75,6 +80,7 @@ def run_both(
         rows: some rows of the same.
         seen: the call, as it was observed on batches; None if it could not be.
         generators: of the script's own that it may draw from.
+        counts: numbers of what a batch of graphs has, in all and of these rows.
 
     Raises:
         NotTriedError: if one of them does not run.
@@ -90,11 +96,12 @@ def run_both(
             "__deepcopy__, or detach the tensors that it keeps"
         ) from None
     whole, rows = varied_alike(whole, rows)
-    first, losses = TriedForward(module), ReductionsOfWhole()
+    losses = ReductionsOfWhole()
     Refused.latest = ""
     calls, places = ((), ()) if seen is None else (losses_of(seen), seen.places)
     try:
         given = detached(whole)
+        first = TriedForward(module, _batches_among(given, rows) if counts[0] else (), counts[0])
         with isolated(generators) as of_whole, World.get().reducing(losses), first, noticed(has_sums(calls)):
             from_full = _outputs_of(on_whole, places, *given)
         losses.settle()
@@ -109,7 +116,7 @@ def run_both(
     if seen is not None:
         reductions = Reductions(calls, seen.layout, World.get().rank, of_whole=losses)
     stood, of_script = states(), [state_of(generator) for generator in generators]
-    trial = TriedForward(module, _batches_among(inputs, whole))
+    trial = TriedForward(module, _batches_among(inputs, whole), counts[1])
     try:
         with isolated(generators) as of_rows, _without_collectives(reductions), trial, noticed(has_sums(calls)):
             from_local = _outputs_of(on_rows, places, *inputs)
@@ -145,12 +152,12 @@ def _raise_refused() -> None:
         raise Refused(Refused.latest)
 
 
-def _batches_among(rows: Arguments, whole: Arguments) -> Iterator[Tensor]:
-    """Tell apart what the rows of a batch are from what every rank has: the whole has more of them."""
-    all_rows = dict(leaves(whole))
-    for path, leaf in leaves(rows):
-        if isinstance(leaf, Tensor) and leaf.shape != getattr(all_rows.get(path), "shape", leaf.shape):
-            yield leaf
+def _batches_among(some: Arguments, others: Arguments) -> Iterator[Tensor]:
+    """Tell apart what is of a batch from what every rank has: of all rows there is more than of some."""
+    its = dict(tensors_by_path(others))
+    for path, tensor in tensors_by_path(some):
+        if path in its and tensor.shape != its[path].shape:
+            yield tensor
 
 
 @contextlib.contextmanager

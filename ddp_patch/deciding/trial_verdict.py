@@ -9,6 +9,7 @@ a step.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,9 +19,10 @@ from torch import Tensor, nn
 
 from ..batch.noted_reductions import Reduction
 from ..batch.observation import Observation
-from ..batch.row_numbers import Rows
 from ..calling.call_mode import CallMode
 from ..calling.comparison import Dims, close, compare, same_state
+from ..calling.graph_data import tensors_in
+from ..calling.graph_units import AnyRows, GraphRows, are_of_rows, counts_of
 from ..calling.kept_attributes import Place
 from ..calling.rows import Arguments
 from ..structure import leaves, leaves_below
@@ -28,6 +30,7 @@ from .trial_run import NotTriedError, Side, TrialRun, is_of_machine, run_both
 
 OWN_DRAWS = "its forward draws from a generator of the script's own, and may branch on what it draws"
 _OTHER_ROWS = "its outputs for some rows depend on the other rows of the batch"
+WRITES_TO_GRAPHS = "its forward writes to the batch of graphs that it is given. Write to a copy of that"
 DRAW_OUTSIDE = "Draw in the script, and pass what was drawn as an argument"
 
 
@@ -48,7 +51,7 @@ def decide_by_trial(
     module: nn.Module,
     whole: Arguments,
     rows: Arguments,
-    row_runs: Rows,
+    row_runs: AnyRows,
     seen: Observation | None = None,
     gathers_scalars: bool = False,
     generators: Sequence[Any] = (),
@@ -68,7 +71,7 @@ def decide_by_trial(
         Exception: what the machine says, such as that it has no more memory.
     """
     try:
-        run = run_both(module, whole, rows, seen, generators)
+        run = run_both(module, whole, rows, seen, generators, counts_of(row_runs))
     except NotTriedError as error:
         is_needed = seen is None and not error.on_rows
         return SplitDecision(CallMode.WHOLE if is_needed else CallMode.BATCHES, str(error))
@@ -77,7 +80,7 @@ def decide_by_trial(
 
 
 def _judged(
-    run: TrialRun, module: nn.Module, row_runs: Rows, seen: Observation | None, gathers_scalars: bool
+    run: TrialRun, module: nn.Module, row_runs: AnyRows, seen: Observation | None, gathers_scalars: bool
 ) -> SplitDecision:
     # What is computed with the number of rows in Python may be small beside the rest. A function that nothing is known
     # of gets the whole batch, which its kernel may round otherwise.
@@ -101,9 +104,11 @@ def _judged(
     )
 
 
-def _describe_side_effects(run: TrialRun, row_runs: Rows) -> str:
+def _describe_side_effects(run: TrialRun, row_runs: AnyRows) -> str:
     """Say what a forward does beside computing its outputs that rows would have it do otherwise; nothing if nothing."""
     trial = run.rows.trial
+    if isinstance(row_runs, GraphRows) and any(tensor._version for tensor in tensors_in(run.rows.inputs)):
+        return WRITES_TO_GRAPHS
     if run.rows.said != run.whole.said:
         return (
             "its forward writes, prints or logs what it sees of the batch. Do that in the script, with what forward "
@@ -141,16 +146,17 @@ def _describe_side_effects(run: TrialRun, row_runs: Rows) -> str:
             f"its forward branches on the number of rows, which each rank has its own of, at {line}. Do the same for "
             "any number"
         )
-    if trial.looked:
+    looked = trial.looked or (run.whole.trial.looked if isinstance(row_runs, GraphRows) else "")
+    if looked:
         return (
-            f"its forward reads values of tensors, and may branch on them otherwise later, at {trial.looked}. Choose "
+            f"its forward reads values of tensors, and may branch on them otherwise later, at {looked}. Choose "
             "with torch.where instead"
         )
     return ""
 
 
 def _locate_rows(
-    module: nn.Module, run: TrialRun, row_runs: Rows, gathers_scalars: bool, is_strict: bool
+    module: nn.Module, run: TrialRun, row_runs: AnyRows, gathers_scalars: bool, is_strict: bool
 ) -> tuple[Dims | None, str]:
     """Tell where outputs have their rows, or why they are not those of the whole."""
     try:
@@ -167,12 +173,9 @@ def _locate_rows(
     return None, _OTHER_ROWS
 
 
-def _are_norm_inputs_alike(whole: Sequence[int], rows: Sequence[int], row_runs: Rows) -> bool:
+def _are_norm_inputs_alike(whole: Sequence[int], rows: Sequence[int], row_runs: AnyRows) -> bool:
     """Tell whether norms, which rest in trials, were each time given something of all rows, and of these rows alike."""
-    return len(whole) == len(rows) and all(
-        one % row_runs.total == 0 and one * row_runs.count == other * row_runs.total
-        for one, other in zip(whole, rows, strict=True)
-    )
+    return len(whole) == len(rows) and all(map(functools.partial(are_of_rows, row_runs), whole, rows))
 
 
 def _trains_other_tensors(side: Side) -> bool:

@@ -19,6 +19,7 @@ from ..batch.collectives import NOT_GIVEN, Refused
 from ..batch.tensor import BatchTensor
 from ..batch.transforms import is_wrapped
 from ..batch.world import World
+from ..calling.graph_units import is_count
 from ..ledger import model_line
 from ..structure import leaves, map_leaves
 from . import resting_norms
@@ -49,12 +50,13 @@ class TriedForward(TorchDispatchMode):
     )  # fmt: skip
     running: ClassVar[TriedForward | None] = None
 
-    def __init__(self, module: nn.Module, batch: Iterable[Tensor] = ()) -> None:
+    def __init__(self, module: nn.Module, batch: Iterable[Tensor] = (), counts: frozenset[int] = frozenset()) -> None:
         """Note nothing yet.
 
         Args:
             module: with whose parameters copies are tried.
             batch: what it is given of the batch.
+            counts: of what a batch of graphs has: indices are asked for the largest, to know how many there are.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.looked = ""  # at values that are not constants: the line that did
@@ -69,6 +71,7 @@ class TriedForward(TorchDispatchMode):
         # What a tensor was computed from, by storage, whose address a weak reference keeps from being used again.
         self._constants: set[StorageWeakRef] = set()  # nothing that the forward did not make itself
         self._of_batch = {storage for tensor in batch for storage in _storages(tensor)}
+        self._counts = counts
         self._copies = _Copies(self)
 
     def __enter__(self) -> Any:
@@ -96,7 +99,10 @@ class TriedForward(TorchDispatchMode):
             name == "index" and _are_numbers(args[1])
         )
         if torch.Tag.data_dependent_output in func.tags or (has_dynamic_shape and not of_batch):
-            self.note_reading(tensors)
+            if name == "_local_scalar_dense" and is_count(args[0], self._counts):
+                self.is_size_dependent = True
+            else:
+                self.note_reading(tensors)
         rests = name == "native_dropout"
         if args and isinstance(args[0], Tensor) and not args[0].is_cpu:
             check_bounds(name, args)

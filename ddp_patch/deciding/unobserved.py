@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
-from ..batch.row_numbers import RowRuns, Rows
+from ..batch.row_numbers import RowRuns
 from ..batch.world import World
 from ..calling.call_mode import CallMode
 from ..calling.calls import Call
 from ..calling.census import ModuleContents
+from ..calling.graph_units import GRAPHS, AnyRows
+from ..calling.graphs import Graphs
 from ..calling.local_arguments import LocalArgs
 from ..calling.rows import Arguments, as_batches, detached, first_rows, whole_arguments
 from .agreed import agreed, muted
@@ -16,7 +19,7 @@ from .fingerprint import Fingerprints
 from .observing import of_few_rows, untouched
 from .state_snapshot import StateSnapshot
 from .trial_run import is_of_machine
-from .trial_verdict import SplitDecision, decide_by_trial
+from .trial_verdict import WRITES_TO_GRAPHS, SplitDecision, decide_by_trial
 
 _ROWS_TRIED = 4
 
@@ -71,6 +74,23 @@ class Unobserved:
             return dataclasses.replace(decision, is_size_dependent=decision.mode is CallMode.ROWS)
         return decision
 
+    def by_graphs(self, graphs: Graphs) -> SplitDecision:
+        """Decide how a call with a batch of graphs is carried out: by a few, and by all. Every rank comes here."""
+        layout = graphs.layouts[GRAPHS]
+        most = max(2, min(*layout.counts, _ROWS_TRIED))
+        half = most // 2  # the last ones, whose nodes have other numbers among all
+        _, local = self._tried(graphs.some(0, most), graphs.some(half, most), graphs.rows(half, most, 0, most))
+        decision = agreed(self._world, local)
+        if decision.mode is not CallMode.ROWS:
+            return decision
+        first, count = layout.span(self._world.rank)
+        rows = graphs.rows(first, first + count, 0, layout.total)
+        arguments = lambda: (graphs.some(0, layout.total), graphs.some(first, first + count))  # noqa: E731
+        decision = self._by_all(arguments, rows, decision)
+        if any(wrote for ((wrote,),) in self._world.share([[graphs.were_written_to()]])):
+            return SplitDecision(CallMode.BATCHES, WRITES_TO_GRAPHS)
+        return decision
+
     def _of_its_size(self, arguments: Arguments, local_args: LocalArgs, decision: SplitDecision) -> SplitDecision:
         """Try all rows against this rank's.
 
@@ -79,8 +99,13 @@ class Unobserved:
         with muted(self._world):
             whole = whole_arguments(*arguments)
         rows = local_args.layout.rows(self._world.rank)
+        return self._by_all(lambda: (whole, detached((local_args.args, local_args.kwargs))), rows, decision)
+
+    def _by_all(
+        self, arguments: Callable[[], tuple[Arguments, Arguments]], rows: AnyRows, decision: SplitDecision
+    ) -> SplitDecision:
         try:
-            how, local = self._tried(whole, detached((local_args.args, local_args.kwargs)), rows)
+            how, local = self._tried(*arguments(), rows)
         except Exception as error:
             if not is_of_machine(error):
                 raise
@@ -88,7 +113,7 @@ class Unobserved:
         # All rows may be more than this rank has room for, or than the forward takes.
         return agreed(self._world, decision if how is CallMode.WHOLE else local)
 
-    def _tried(self, whole: Arguments, part: Arguments, rows: Rows) -> tuple[CallMode, SplitDecision]:
+    def _tried(self, whole: Arguments, part: Arguments, rows: AnyRows) -> tuple[CallMode, SplitDecision]:
         """Give what a trial says, and the decision that it leads to."""
         self._fingerprints.of(self._call.module, self._contents)  # as the call has left it that failed
         guards = self._fingerprints.guards(self._call.module)

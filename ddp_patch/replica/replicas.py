@@ -97,7 +97,7 @@ class Replicas:
         is_inner = self.forwards.intercept_depth > 0
         if self.forwards.is_bypassed or call.module in self._redirects or not (self.discovering or is_inner):
             return False
-        if not any(isinstance(leaf, torch.Tensor) for _, leaf in call.leaves):
+        if not call.holds_tensors:
             return False
         is_hooked = is_inner and self.hooks.need_whole(call.module)
         if not is_hooked and is_passed_over(call, is_inner, self.forwards.items):
@@ -135,7 +135,7 @@ class Replicas:
 
     def _call(self, call: Call) -> Any:
         contents = self.census.of(call.module)
-        call = call if self.forwards.intercept_depth else self.decisions.as_dealt(call)
+        call = call if self.forwards.intercept_depth else self.decisions.dimensions.as_dealt(call)
         local = self.decisions.cut(call, self.rows, self.forwards.intercept_depth == 0, self.forwards.items)
         if local is None:
             return self.forwards.on_whole(call) if self._shares is None else self._shares.without_batch(call)

@@ -87,6 +87,39 @@ def a_model_takes_the_batch_itself():
     return said
 
 
+def pools_and_pads():
+    """Attention with features of edges, norms of each graph, the best nodes of each, attention over padded graphs."""
+    from torch_geometric.loader import DataLoader
+    from torch_geometric.nn import GATv2Conv, GINConv, GPSConv, GraphNorm, TopKPooling, global_max_pool
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = GATv2Conv(5, 4, heads=2, edge_dim=3), GraphNorm(8)
+            self.wide = GPSConv(8, GINConv(nn.Linear(8, 8)), heads=2, attn_type="multihead")
+            self.pool, self.head = TopKPooling(8, ratio=0.7), nn.Linear(8, 3)
+
+        def forward(self, data):
+            x = self.norm(self.conv(data.x, data.edge_index, data.edge_attr), data.batch).relu()
+            x = self.wide(x, data.edge_index, data.batch)
+            x, _, _, batch, _, _ = self.pool(x, data.edge_index, data.edge_attr, data.batch)
+            return self.head(global_max_pool(x, batch))
+
+    model, data = Net(), graphs(14)
+    for graph in data:
+        graph.edge_attr = graph.x[graph.edge_index[0], :3] - graph.x[graph.edge_index[1], :3]
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    said = []
+    for _ in range(2):
+        for batch in DataLoader(data, batch_size=6, shuffle=True):
+            loss = nn.functional.cross_entropy(model(batch), batch.y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            said += [loss.item(), batch.num_graphs]
+    return said
+
+
 def classifies_nodes():
     """One graph in memory, no loader: the introduction's example."""
     from torch_geometric.data import Data
@@ -135,4 +168,4 @@ def encodes_links():
     return said
 
 
-HABITS = [classifies_graphs, a_model_takes_the_batch_itself, classifies_nodes, encodes_links]
+HABITS = [classifies_graphs, a_model_takes_the_batch_itself, pools_and_pads, classifies_nodes, encodes_links]

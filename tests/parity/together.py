@@ -14,6 +14,7 @@ from parity import (
     detection_habits,
     function_habits,
     gradient_habits,
+    graph_habits,
     habits,
     inside_habits,
     joined_habits,
@@ -36,6 +37,7 @@ import ddp_patch
 MODULES = {
     "habits": habits,
     "gradient_habits": gradient_habits,
+    "graph_habits": graph_habits,
     "model_habits": model_habits,
     "size_habits": size_habits,
     "sorted_habits": sorted_habits,

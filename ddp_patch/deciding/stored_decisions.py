@@ -1,0 +1,90 @@
+"""Which forms of modules' calls were decided on, and how."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from torch import nn
+
+from ..batch.world import World
+from ..calling.call_mode import CallMode
+from ..calling.calls import Call, described
+from ..calling.local_arguments import LocalArgs
+from .argument_forms import sizes_of
+from .call_forms import CallForm, Form, Forms
+from .fingerprint import Fingerprints
+from .guards import CHANGES_OUTSIDE
+from .trial_verdict import SplitDecision
+
+
+class StoredDecisions:
+    """Remembers decisions, by module and form."""
+
+    def __init__(self, world: World) -> None:
+        """Start without any decision."""
+        self.fingerprints = Fingerprints()
+        self._world = world
+        self._forms: weakref.WeakKeyDictionary[nn.Module, Forms] = weakref.WeakKeyDictionary()
+
+    def close(self) -> None:
+        """Let go of what was decided: classes and functions of the script, which would outlive it."""
+        self._forms.clear()
+        self.fingerprints.close()
+
+    def lookup(self, call: Call, local: LocalArgs, form: CallForm) -> SplitDecision | None:
+        """Give the decision on calls of a form, if there is one."""
+        forms = self._of(call.module)
+        stored = forms.get(form)
+        if stored is None:
+            passes = forms.should_pass_over(form, self.fingerprints.without_numbers, self._world.ledger.steps)
+            return forms.decision_when_passed_over if passes else None
+        if stored.is_to_be_reported:
+            stored.is_to_be_reported = False
+            self._report_not_split(call.module, stored.decision)
+        if stored.holds_for_all_sizes:
+            return stored.decision
+        return stored.by_sizes.get(self._sizes(call, local, stored))
+
+    def _of(self, module: nn.Module) -> Forms:
+        return self._forms.get(module) or self._forms.setdefault(module, Forms())
+
+    def _sizes(self, call: Call, local: LocalArgs, form: Form) -> Any:
+        sizes = sizes_of(call, local)
+        return (sizes, size_key(local)) if form.is_size_dependent else sizes
+
+    def withdraw(self, call: Call, form: CallForm, why: str) -> None:
+        """Compute calls of a form on batches from now on. Every rank comes here at the same call."""
+        decision = SplitDecision(CallMode.BATCHES, why)
+        self._of(call.module).entries[form] = Form(decision, {}, holds_for_all_sizes=True)
+        self._report_not_split(call.module, decision)
+
+    def forget(self, call: Call, form: CallForm) -> None:
+        """Forget what was decided on a form whose first call raised an error of the script's own."""
+        forms = self._of(call.module)
+        forms.entries.pop(form, None)
+        forms.has_failed_on_batches = any(stored.decision.mode is CallMode.WHOLE for stored in forms.entries.values())
+
+    def _store(
+        self, call: Call, form: CallForm, decision: SplitDecision, local: LocalArgs, is_size_dependent: bool
+    ) -> None:
+        stored = self._of(call.module).entries.setdefault(form, Form(decision, {}, False))
+        if is_size_dependent and not stored.is_size_dependent:
+            stored.is_size_dependent = True
+            stored.by_sizes.clear()
+        stored.totals.add(size_key(local))
+        stored.by_sizes[self._sizes(call, local, stored)] = decision
+        forms = self._of(call.module)
+        if decision.reason == ". ".join(CHANGES_OUTSIDE) and not forms.has_changed_outside:
+            forms.has_changed_outside = stored.is_to_be_reported = True  # a first call may, and then no other
+        elif decision.mode is not CallMode.ROWS:
+            self._report_not_split(call.module, decision)
+
+    def _report_not_split(self, module: nn.Module, decision: SplitDecision) -> None:
+        ledger = self._world.ledger
+        (ledger.on_whole if decision.mode is CallMode.WHOLE else ledger.on_batches)[described(module)] = decision.reason
+
+
+def size_key(local: LocalArgs) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    """Give the number of rows, and how they were joined."""
+    return local.layout.total, local.layout.pieces
