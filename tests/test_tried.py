@@ -146,6 +146,19 @@ def on_batches(kind):
     return {**ledger.on_batches, **ledger.on_whole}
 
 
+class Posed(nn.Module):
+    """Writes to an identity for each row, as kornia does."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 2), nn.Linear(9, 3)
+
+    def forward(self, x):
+        pose = torch.eye(3)[None].repeat(x.shape[0], 1, 1)
+        pose[:, :2, 2] = self.first(x)
+        return self.last(pose.flatten(1) + torch.eye(3).flatten().expand(len(x), -1))
+
+
 class Drawn(nn.Module):
     """Noise in the ways of timm's drop_path, ``torch.distributions``, RBMs and codes that are chosen."""
 
@@ -165,7 +178,7 @@ class Drawn(nn.Module):
         return self.last(code * spins + rate + self.noise + torch.normal(h, 0.1)) + word[:, None]
 
 
-@pytest.mark.parametrize("kind", ["Kernels", "Drawn", "OfAnySize", "Padded"])
+@pytest.mark.parametrize("kind", ["Kernels", "Drawn", "OfAnySize", "Padded", "Posed"])
 def test_what_each_row_does_by_itself_stays_on_rows(ranks, kind):
     assert ranks.call(on_batches, 2, kind).ok().results == [{}, {}]
 

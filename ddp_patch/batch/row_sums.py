@@ -1,4 +1,7 @@
-"""Sums and means that a forward writes itself: like its losses, they are those of all rows while rows are computed."""
+"""Sums and means that a forward writes itself: like its losses, they are those of all rows while rows are computed.
+
+So that they are heard of, a mode surrounds forwards that are observed. It hears of constants that are spread as well.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, handle_torch_function
 
 from .noted_reductions import reduced
+from .spread import SPREADING, spread
 from .world import World
 
 _NAMES: dict[Any, str] = {Tensor.sum: "sum", torch.sum: "sum", Tensor.mean: "mean", torch.mean: "mean"}
@@ -59,6 +63,8 @@ class _Sums(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = _NAMES.get(func), kwargs or {}
+        if func in SPREADING and not kwargs and (batch := spread(func, args)) is not None:
+            return batch
         if (
             name is None
             or not args

@@ -956,3 +956,31 @@ class NormWithinRows(nn.Module):
 
 def a_norm_within_rows():
     return normed(NormWithinRows())
+
+
+def constants_for_each_row():
+    """Repeated and then written to, as poses and homographies are."""
+
+    def how(self, x):
+        h = self.cell(x[:, 0])
+        pose = torch.eye(3)[None].repeat(x.size(0), 1, 1)
+        pose[:, :2, 2] = h[:, :2]
+        turned = torch.eye(3).expand(len(x), 3, 3).clone()
+        turned[:, 0] += h[:, 3:]
+        tiled, wide = torch.eye(3).tile((len(x), 1, 1)), torch.arange(3.0).broadcast_to(len(x), 3)
+        tiled[:, 1] = pose[:, 0] * wide
+        twice = torch.ones(2, 3).repeat(x.size(0), 1)  # no row of the batch is one of these
+        twice[: len(x)] *= h[:, :3]
+        return (pose @ turned + tiled)[:, :, None].sum(2).repeat(1, 2, 1)[:, :5] + twice.view(len(x), 2, 3)[:, :1]
+
+    return trained(how)
+
+
+def constants_that_change_after_they_are_expanded():
+    def how(self, x):
+        base = torch.zeros(3)
+        seen = base.expand(x.size(0), 3)
+        base += 1
+        return self.out(self.cell(x[:, 0]) * seen[:, :1])[:, None].repeat(1, 5, 1)
+
+    return trained(how)
