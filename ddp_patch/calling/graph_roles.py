@@ -62,7 +62,7 @@ def _role(tensor: Tensor, starts: list[list[int]], known: Role | None) -> Role |
     length = tensor.shape[0] if tensor.dim() else -1
     units = [unit for unit in (GRAPHS, NODES, EDGES) if starts[unit][-1] == length]
     if known is not None:
-        is_so = known in units or known == WHOLE or (known == BOUNDS and length == len(starts[NODES]))
+        is_so = known in units or (known == WHOLE and not units) or (known == BOUNDS and length == len(starts[NODES]))
         return known if is_so else None
     if tensor.dtype is torch.int64 and tensor.dim() == 1 and tensor.tolist() == starts[NODES]:
         return BOUNDS

@@ -32,6 +32,7 @@ class GraphRows:
 
     units: tuple[RowRuns, RowRuns, RowRuns]
     largest: tuple[int, int]  # nodes of the largest graph of the batch, and of these
+    is_spoiled: bool = False  # the others are made of NaNs
 
     def at(self, place: UnitPlacement) -> RowRuns:
         """What of a result is theirs."""

@@ -6,6 +6,7 @@ vector ``batch`` ``[N]`` tells of which graph each node is. A row is a graph: ea
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,13 +16,12 @@ from torch import Tensor
 
 from ..batch.crossings import replicate, shard
 from ..batch.layout import Layout
-from ..batch.row_numbers import RowRuns
 from ..structure import map_leaves
 from .argument_names import argument_names
 from .calls import Call
-from .graph_data import is_graph_batch, tensors_by_path, with_tensors
+from .graph_data import is_graph_batch, settings_of, tensors_by_path, with_tensors
 from .graph_roles import BATCH, BOUNDS, EDGE_INDEX, WHOLE, Role, Roles, is_index, roles_of, starts_of
-from .graph_units import GRAPHS, NODES, GraphRows
+from .graph_units import EDGES, GRAPHS, NODES
 
 _COUNTS = {"batch_size", "dim_size", "num_graphs", "size"}  # names of numbers that are as many as there are graphs
 
@@ -36,6 +36,7 @@ class Graphs:
         roles: dict[str, Role],
         starts: list[list[int]],
         layouts: tuple[Layout, Layout, Layout],
+        settings: tuple[tuple[str, Any], ...],
     ) -> None:
         """Know what each argument is.
 
@@ -45,66 +46,58 @@ class Graphs:
             roles: of them.
             starts: of each graph, and of one that would come next: its number, its first node and its first edge.
             layouts: of graphs, nodes and edges.
+            settings: what a forward may branch on beside, by path.
         """
         self.layouts = layouts
         self._call = call
         self._roles = {id(items[path]): roles[path] for path in items}
-        self._starts = starts
-        self.form = tuple((path, (role, _form(items[path]))) for path, role in roles.items() if path in items)
-        self._tried: list[tuple[Any, dict[str, Any]]] = []  # objects of torch_geometric's that a trial was given
+        self.starts = starts
+        self.magnitudes = starts[NODES][-1].bit_length(), starts[EDGES][-1].bit_length()
+        self.form = tuple((path, _form(items[path], role)) for path, role in roles.items() if path in items) + settings
 
     def local(self, rank: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with a rank's graphs, through which gradients come back to what the script has whole."""
         first, count = self.layouts[GRAPHS].span(rank)
 
-        def rows(tensor: Tensor, role: Role) -> Tensor:
-            if tensor.requires_grad and isinstance(role, int):
+        def rows(tensor: Any, role: Role) -> Any:
+            if isinstance(role, int) and isinstance(tensor, Tensor) and tensor.requires_grad:
                 return shard(tensor, self.layouts[role])
             return replicate(tensor) if role == WHOLE else self._part(tensor, role, first, first + count)
 
-        return self._with(rows, count)
+        return self.with_tensors(rows, count)
 
-    def some(self, first: int, stop: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Copies of the arguments with some of the graphs, for a trial: features that are constant vary."""
-
-        def part(tensor: Tensor, role: Role) -> Tensor:
-            its = self._part(_varied(tensor, role), role, first, stop).detach().clone()
-            return its.requires_grad_(tensor.requires_grad)
-
-        return self._with(part, stop - first, self._tried)
-
-    def were_written_to(self) -> bool:
-        """Tell whether a trial has put something into an object of torch_geometric's, or written to what it holds."""
-        return any(
-            its.to_dict().keys() != held.keys()
-            or any(value is not its[key] or getattr(value, "_version", 0) for key, value in held.items())
-            for its, held in self._tried
-        )
-
-    def rows(self, first: int, stop: int, of_first: int, of_stop: int) -> GraphRows:
-        """Which of some graphs others are."""
-        graphs, nodes, edges = (
-            RowRuns(((s[first] - s[of_first], s[stop] - s[first]),), s[of_stop] - s[of_first]) for s in self._starts
-        )
-        return GraphRows((graphs, nodes, edges), (self._largest(of_first, of_stop), self._largest(first, stop)))
-
-    def _largest(self, first: int, stop: int) -> int:
-        return max(after - before for before, after in itertools.pairwise(self._starts[NODES][first : stop + 1]))
-
-    def _with(
+    def with_tensors(
         self,
-        take: Callable[[Tensor, Role], Tensor],
+        take: Callable[[Any, Role], Any],
         count: int,
         made: list[tuple[Any, dict[str, Any]]] | None = None,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with other graphs.
+
+        Args:
+            take: gives what stands for a tensor, or for a list of an entry for each graph, by its role.
+            count: graphs that there are then.
+            made: to note objects of torch_geometric's, with what they hold.
+        """
+
         def part(leaf: Any) -> Any:
+            if type(leaf) is list:  # an entry for each graph
+                return take(leaf, GRAPHS)
             if isinstance(leaf, Tensor) and id(leaf) in self._roles:
                 return take(leaf, self._roles[id(leaf)])
             if not is_graph_batch(leaf):
                 return leaf
             its = with_tensors(leaf, part)
             if made is not None:
-                made.append((its, its.to_dict()))
+                made.append(
+                    (
+                        its,
+                        {
+                            key: copy.copy(value) if type(value) is list else value
+                            for key, value in its.to_dict().items()
+                        },
+                    )
+                )
             return its
 
         def argument(name: str, value: Any) -> Any:
@@ -116,8 +109,8 @@ class Graphs:
         args = tuple(map(argument, names, self._call.args))
         return args, {name: argument(name, value) for name, value in self._call.kwargs.items()}
 
-    def _part(self, tensor: Tensor, role: Role, first: int, stop: int) -> Tensor:
-        _, nodes, edges = self._starts
+    def _part(self, tensor: Any, role: Role, first: int, stop: int) -> Any:
+        _, nodes, edges = self.starts
         if role == WHOLE:
             return tensor
         if role == EDGE_INDEX:
@@ -126,7 +119,7 @@ class Graphs:
             return tensor[nodes[first] : nodes[stop]] - first
         if role == BOUNDS:
             return tensor[first : stop + 1] - nodes[first]
-        starts = self._starts[int(role)]
+        starts = self.starts[int(role)]
         return tensor[starts[first] : starts[stop]]
 
 
@@ -155,8 +148,10 @@ def graphs_of(call: Call, roles: Roles, size: int) -> Graphs | None:
             if found is None:
                 return None
             roles.known.update(found)
-            layouts = _dealt(starts, size)
-            return None if layouts is None else Graphs(call, items, found, starts, layouts)
+            layouts, settings = _dealt(starts, size), _settings(call, len(starts[GRAPHS]) - 1)
+            if layouts is None or settings is None:
+                return None
+            return Graphs(call, items, found, starts, layouts, settings)
     return None
 
 
@@ -165,6 +160,18 @@ def _items(call: Call) -> Iterator[tuple[str, Tensor]]:
     names = (*argument_names(call.module, len(call.args)), *call.kwargs)
     for name, value in zip(names, (*call.args, *call.kwargs.values()), strict=True):
         yield from tensors_by_path(value, name)
+
+
+def _settings(call: Call, count: int) -> tuple[tuple[str, Any], ...] | None:
+    """Give what objects of torch_geometric's hold that forwards may branch on; None where that is more than plain."""
+    found: list[tuple[str, Any]] = []
+    for path, leaf in call.leaves:
+        if is_graph_batch(leaf):
+            settings = settings_of(leaf, count)
+            if settings is None:
+                return None
+            found += [(f"{path}.{key}", (type(value), value)) for key, value in settings]
+    return tuple(found)
 
 
 def _dealt(starts: list[list[int]], size: int) -> tuple[Layout, Layout, Layout] | None:
@@ -179,15 +186,6 @@ def _dealt(starts: list[list[int]], size: int) -> tuple[Layout, Layout, Layout] 
     return (graphs, nodes, edges) if min(edges.counts) else None
 
 
-def _varied(tensor: Tensor, role: Role) -> Tensor:
-    """Give features other values where all rows have the same: behind a constant, all look alike."""
-    if not isinstance(role, int) or not tensor.is_floating_point() or not tensor.numel():
-        return tensor
-    rows = tensor.detach().flatten(1) if tensor.dim() > 1 else tensor.detach()[:, None]
-    is_constant = rows.amin(0) == rows.amax(0)
-    steps = torch.arange(rows.numel(), dtype=rows.dtype, device=rows.device).view_as(rows)
-    return torch.where(is_constant, rows + 0.05 * steps.cos(), rows).view_as(tensor)
-
-
-def _form(tensor: Tensor) -> Any:
-    return tensor.dtype, tensor.dim(), tensor.requires_grad and torch.is_grad_enabled()
+def _form(tensor: Tensor, role: Role) -> Any:
+    sizes = tensor.shape[1:] if isinstance(role, int) else tensor.shape if role == WHOLE else ()
+    return role, tensor.dtype, tensor.dim(), sizes, tensor.requires_grad and torch.is_grad_enabled()

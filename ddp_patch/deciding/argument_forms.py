@@ -31,9 +31,9 @@ def forms_of(call: Call, local_args: LocalArgs, guards: Guards) -> tuple[Any, ..
 
 
 def sizes_of(call: Call, local_args: LocalArgs) -> tuple[Any, ...]:
-    """Sizes of a call's tensors, but for the number of rows; none of graphs, which all have other numbers of nodes."""
+    """Sizes of a call's tensors, but for the number of rows; of graphs, how large they are together."""
     if local_args.graphs is not None:
-        return ()
+        return local_args.graphs.magnitudes
     return tuple(
         _sizes(leaf, local)
         for (_, leaf), (_, local) in zip(call.leaves, local_args.leaves, strict=True)

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..batch import factories, row_sums
 from ..calling.comparison import is_close
-from ..calling.graph_units import AnyRows, GraphRows, constants_of
+from ..calling.graph_units import AnyRows, constants_of
 from ..ledger import model_line
 from ..structure import leaves
 from .readers import CACHES, KERNELS, TORCH, reader
@@ -74,23 +74,24 @@ class Given(NamedTuple):
     tensors: tuple[tuple[Tensor, int] | None, ...]  # with the versions that they had; None for those of the batch
     line: str  # of the model
     has_floats: bool  # of the batch
-
-    @property
-    def is_about_places(self) -> bool:
-        """Whether whole numbers become whole numbers: where among the nodes of graphs something is, as in padding."""
-        return self.function in _PLACING and not self.has_floats and None in self.tensors
+    is_about_places: bool  # where among the nodes of graphs something is, as in padding
 
 
 class GivenNumbers:
     """Of one forward, in their order."""
 
-    def __init__(self, is_plain: Callable[[Tensor], bool] = lambda tensor: False) -> None:
+    def __init__(
+        self,
+        is_plain: Callable[[Tensor], bool] = lambda tensor: False,
+        is_place: Callable[[Tensor], bool] = lambda tensor: False,
+    ) -> None:
         """Note nothing yet.
 
         Args:
             is_plain: tells tensors that are not of the batch.
+            is_place: tells what says where the nodes of graphs are, and nothing else.
         """
-        self._is_plain = is_plain
+        self._is_plain, self._is_place = is_plain, is_place
         self._given: list[Given] = []
         self._places: dict[tuple[str, str], None] = {}  # functions, and the lines of the model that call them
 
@@ -120,7 +121,9 @@ class GivenNumbers:
         if function in _SYMMETRIC:
             tensors = tuple(sorted(tensors, key=lambda each: each is not None))
         has_floats = any(leaf.is_floating_point() for leaf, its in zip(given, plain, strict=True) if not its)
-        self._given.append(Given(function, values, tensors, line, has_floats))
+        of_batch = [leaf for leaf, its in zip(given, plain, strict=True) if not its]
+        is_padding = function in _PLACING and bool(of_batch) and all(map(self._is_place, of_batch))
+        self._given.append(Given(function, values, tensors, line, has_floats, is_padding))
 
     def differing(self, whole: GivenNumbers, rows: AnyRows | None = None) -> str:
         """Give the line that gives something else for some rows than for all.
@@ -132,8 +135,7 @@ class GivenNumbers:
         ours, theirs = self._given, whole._given
         if [given.function for given in ours] == [given.function for given in theirs]:
             for one, other in zip(ours, theirs, strict=True):
-                is_place = isinstance(rows, GraphRows) and one.is_about_places
-                if not is_place and _differ(one.values, other.values):
+                if not one.is_about_places and _differ(one.values, other.values):
                     return one.line
                 if rows is not None and _hold_others(one, other, rows):
                     return one.line

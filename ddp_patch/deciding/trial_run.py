@@ -20,11 +20,13 @@ from ..batch.world import World
 from ..calling.capturing import not_capturing
 from ..calling.containers import Containers
 from ..calling.graph_data import tensors_by_path
+from ..calling.graph_units import AnyRows, GraphRows
 from ..calling.kept_attributes import KeptAttributes, Place
 from ..calling.rows import Arguments, detached
 from ..generators import same_beside_torch, same_draws, same_states, state_of, states
 from ..ledger import raised
 from .copies import trial_copy, varied_alike
+from .graph_forward import GraphForward, SpoiledForward
 from .tried_forward import TriedForward
 
 
@@ -70,7 +72,7 @@ def run_both(
     rows: Arguments,
     seen: Observation | None,
     generators: Sequence[Any],
-    counts: tuple[frozenset[int], frozenset[int]],
+    row_runs: AnyRows,
 ) -> TrialRun:
     """Run copies of a module, without gradients and with constants for what is drawn.
 
@@ -80,7 +82,7 @@ def run_both(
         rows: some rows of the same.
         seen: the call, as it was observed on batches; None if it could not be.
         generators: of the script's own that it may draw from.
-        counts: numbers of what a batch of graphs has, in all and of these rows.
+        row_runs: which of all rows some are.
 
     Raises:
         NotTriedError: if one of them does not run.
@@ -101,7 +103,7 @@ def run_both(
     calls, places = ((), ()) if seen is None else (losses_of(seen), seen.places)
     try:
         given = detached(whole)
-        first = TriedForward(module, _batches_among(given, rows) if counts[0] else (), counts[0])
+        first = _tried_on_whole(module, _batches_among(given, rows), row_runs)
         with isolated(generators) as of_whole, World.get().reducing(losses), first, noticed(has_sums(calls)):
             from_full = _outputs_of(on_whole, places, *given)
         losses.settle()
@@ -116,7 +118,7 @@ def run_both(
     if seen is not None:
         reductions = Reductions(calls, seen.layout, World.get().rank, of_whole=losses)
     stood, of_script = states(), [state_of(generator) for generator in generators]
-    trial = TriedForward(module, _batches_among(inputs, whole), counts[1])
+    trial = _tried(module, _batches_among(inputs, whole), row_runs)
     try:
         with isolated(generators) as of_rows, _without_collectives(reductions), trial, noticed(has_sums(calls)):
             from_local = _outputs_of(on_rows, places, *inputs)
@@ -135,6 +137,20 @@ def run_both(
         drew_own or trial.drew_own,
         [] if reductions is None else reductions.parts,
     )
+
+
+def _tried_on_whole(module: nn.Module, batch: Iterator[Tensor], row_runs: AnyRows) -> TriedForward:
+    if not isinstance(row_runs, GraphRows):
+        return TriedForward(module)
+    if row_runs.is_spoiled:
+        return SpoiledForward(module, batch, row_runs)
+    return GraphForward(module, batch, row_runs, of_all=True)
+
+
+def _tried(module: nn.Module, batch: Iterator[Tensor], row_runs: AnyRows) -> TriedForward:
+    if isinstance(row_runs, GraphRows):
+        return GraphForward(module, batch, row_runs, of_all=False)
+    return TriedForward(module, batch)
 
 
 def _outputs_of(twin: nn.Module, places: Sequence[Place], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -21,11 +21,12 @@ from ..batch.noted_reductions import Reduction
 from ..batch.observation import Observation
 from ..calling.call_mode import CallMode
 from ..calling.comparison import Dims, close, compare, same_state
-from ..calling.graph_data import tensors_in
-from ..calling.graph_units import AnyRows, GraphRows, are_of_rows, counts_of
+from ..calling.graph_data import is_graph, tensors_in
+from ..calling.graph_units import AnyRows, GraphRows, are_of_rows
 from ..calling.kept_attributes import Place
 from ..calling.rows import Arguments
 from ..structure import leaves, leaves_below
+from .graph_forward import GraphForward, SpoiledForward
 from .trial_run import NotTriedError, Side, TrialRun, is_of_machine, run_both
 
 OWN_DRAWS = "its forward draws from a generator of the script's own, and may branch on what it draws"
@@ -71,7 +72,7 @@ def decide_by_trial(
         Exception: what the machine says, such as that it has no more memory.
     """
     try:
-        run = run_both(module, whole, rows, seen, generators, counts_of(row_runs))
+        run = run_both(module, whole, rows, seen, generators, row_runs)
     except NotTriedError as error:
         is_needed = seen is None and not error.on_rows
         return SplitDecision(CallMode.WHOLE if is_needed else CallMode.BATCHES, str(error))
@@ -107,8 +108,12 @@ def _judged(
 def _describe_side_effects(run: TrialRun, row_runs: AnyRows) -> str:
     """Say what a forward does beside computing its outputs that rows would have it do otherwise; nothing if nothing."""
     trial = run.rows.trial
-    if isinstance(row_runs, GraphRows) and any(tensor._version for tensor in tensors_in(run.rows.inputs)):
+    if isinstance(trial, GraphForward) and trial.wrote:
         return WRITES_TO_GRAPHS
+    if isinstance(row_runs, GraphRows) and _gives_back(run.rows):
+        return "its forward returns what it is given of the batch of graphs. Use in the script what that has"
+    if isinstance(run.whole.trial, SpoiledForward) and (line := run.whole.trial.tied):
+        return f"its forward computes something of several graphs at {line}. Do that outside, with what forward returns"
     if run.rows.said != run.whole.said:
         return (
             "its forward writes, prints or logs what it sees of the batch. Do that in the script, with what forward "
@@ -171,6 +176,17 @@ def _locate_rows(
     if isinstance(module, torch.jit.ScriptModule):
         return None, f"scripted code cannot be synchronised between ranks ({_scripted(module)})"
     return None, _OTHER_ROWS
+
+
+def _gives_back(side: Side) -> bool:
+    """Tell whether something that a call is given, or memory of it, is among its outputs."""
+    given = {tensor.untyped_storage().data_ptr() for tensor in tensors_in(side.inputs) if tensor.numel()}
+    returned = [leaf for _, leaf in leaves(side.outputs)]
+    return any(is_graph(leaf) for leaf in returned) or any(
+        leaf.untyped_storage().data_ptr() in given
+        for leaf in returned
+        if isinstance(leaf, Tensor) and leaf.layout is torch.strided and leaf.numel()
+    )
 
 
 def _are_norm_inputs_alike(whole: Sequence[int], rows: Sequence[int], row_runs: AnyRows) -> bool:

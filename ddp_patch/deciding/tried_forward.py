@@ -6,7 +6,7 @@ is computed from constants alone, such as a mask made in forward, has the same v
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
@@ -19,13 +19,13 @@ from ..batch.collectives import NOT_GIVEN, Refused
 from ..batch.tensor import BatchTensor
 from ..batch.transforms import is_wrapped
 from ..batch.world import World
-from ..calling.graph_units import is_count
 from ..ledger import model_line
-from ..structure import leaves, map_leaves
+from ..structure import map_leaves
 from . import resting_norms
 from .given_numbers import GivenNumbers
 from .index_bounds import check_bounds
 from .kernel_dropout import DROPPING, at_rest
+from .memory import storages_of, tensors_of, written_by
 from .readers import KERNELS, TORCH, reader
 
 
@@ -50,13 +50,12 @@ class TriedForward(TorchDispatchMode):
     )  # fmt: skip
     running: ClassVar[TriedForward | None] = None
 
-    def __init__(self, module: nn.Module, batch: Iterable[Tensor] = (), counts: frozenset[int] = frozenset()) -> None:
+    def __init__(self, module: nn.Module, batch: Iterable[Tensor] = ()) -> None:
         """Note nothing yet.
 
         Args:
             module: with whose parameters copies are tried.
             batch: what it is given of the batch.
-            counts: of what a batch of graphs has: indices are asked for the largest, to know how many there are.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.looked = ""  # at values that are not constants: the line that did
@@ -70,8 +69,7 @@ class TriedForward(TorchDispatchMode):
         self._shared = {p.untyped_storage().data_ptr() for p in module.parameters() if p.layout is torch.strided}
         # What a tensor was computed from, by storage, whose address a weak reference keeps from being used again.
         self._constants: set[StorageWeakRef] = set()  # nothing that the forward did not make itself
-        self._of_batch = {storage for tensor in batch for storage in _storages(tensor)}
-        self._counts = counts
+        self._of_batch = {storage for tensor in batch for storage in storages_of(tensor)}
         self._copies = _Copies(self)
 
     def __enter__(self) -> Any:
@@ -90,16 +88,16 @@ class TriedForward(TorchDispatchMode):
         """Compute, and note."""
         kwargs = kwargs or {}
         name = func.name().split("::")[-1].split(".")[0]
-        written = _written(func, args, kwargs) if func._schema.is_mutable else []
+        written = written_by(func, args, kwargs) if func._schema.is_mutable else []
         self.refuse_written(written)
         # What is made beside a tensor, in its type, holds nothing of it.
-        tensors = [] if name.startswith("new_") else list(_tensors((args, kwargs)))
-        of_batch = any(self._are_in(self._of_batch, tensor) for tensor in tensors)
+        tensors = [] if name.startswith("new_") else list(tensors_of((args, kwargs)))
+        of_batch = any(self.is_in(self._of_batch, tensor) for tensor in tensors)
         has_dynamic_shape = torch.Tag.dynamic_output_shape in func.tags and not (
             name == "index" and _are_numbers(args[1])
         )
         if torch.Tag.data_dependent_output in func.tags or (has_dynamic_shape and not of_batch):
-            if name == "_local_scalar_dense" and is_count(args[0], self._counts):
+            if name == "_local_scalar_dense" and self.is_count(args[0]):
                 self.is_size_dependent = True
             else:
                 self.note_reading(tensors)
@@ -111,13 +109,13 @@ class TriedForward(TorchDispatchMode):
         self.drew_own |= kwargs.get("generator") not in (None, torch.default_generator)
         drawn = seeded and any(draw in name for draw in self._DRAWS)
         if seeded or rests:
-            draw = name, *(tensor.shape for tensor in (*_tensors(result), *written))
+            draw = name, *(tensor.shape for tensor in (*tensors_of(result), *written))
             self._draws.setdefault(draw, model_line())
             if not of_batch:
                 self._drawn_beside.append(draw)
         if drawn:
             result = map_leaves(_constant, result)
-        made = {storage for tensor in (*_tensors(result), *written) for storage in _storages(tensor)}
+        made = {storage for tensor in (*tensors_of(result), *written) for storage in storages_of(tensor)}
         self._constants -= made
         self._of_batch -= made
         if of_batch:
@@ -143,7 +141,7 @@ class TriedForward(TorchDispatchMode):
         """Note that a function drops inside a kernel, which is at rest."""
         draw = name, *(tensor.shape for tensor in tensors[:1])
         self._draws.setdefault(draw, model_line())
-        if not any(self._are_in(self._of_batch, tensor) for tensor in tensors):
+        if not any(self.is_in(self._of_batch, tensor) for tensor in tensors):
             self._drawn_beside.append(draw)
 
     def note_reading(self, tensors: list[Tensor]) -> None:
@@ -153,7 +151,11 @@ class TriedForward(TorchDispatchMode):
 
     def note_shape(self, tensor: Tensor) -> None:
         """Note that Python is told the sizes of a tensor, or how many numbers it has."""
-        self.is_size_dependent = self.is_size_dependent or self._are_in(self._of_batch, tensor)
+        self.is_size_dependent = self.is_size_dependent or self.is_in(self._of_batch, tensor)
+
+    def is_count(self, tensor: Tensor) -> bool:
+        """Tell whether a number that is read says how many there are of something, and is told as sizes are."""
+        return False
 
     def refuse_written(self, written: list[Tensor]) -> None:
         """Refuse that the module's parameters, which its copies share, are written to."""
@@ -167,17 +169,22 @@ class TriedForward(TorchDispatchMode):
         if 0 < batches < len(tensors) and World.get().skips_collectives:
             raise Refused(NOT_GIVEN)
 
+    def is_of_batch(self, tensor: Tensor) -> bool:
+        """Tell whether a tensor was computed of the batch."""
+        return self.is_in(self._of_batch, tensor)
+
     def _is_plain(self, tensor: Tensor) -> bool:
         if type(tensor) not in (Tensor, nn.Parameter) or is_wrapped(tensor):  # a batch, say, or one without memory
             return False
-        return not self._are_in(self._of_batch, tensor)
+        return not self.is_of_batch(tensor)
 
     def _are_constant(self, tensors: list[Tensor]) -> bool:
-        return all(self._are_in(self._constants, tensor) for tensor in tensors)
+        return all(self.is_in(self._constants, tensor) for tensor in tensors)
 
     @staticmethod
-    def _are_in(memory: set[StorageWeakRef], tensor: Tensor) -> bool:
-        storages = _storages(tensor)
+    def is_in(memory: set[StorageWeakRef], tensor: Tensor) -> bool:
+        """Tell whether all of a tensor's memory is among some."""
+        storages = storages_of(tensor)
         return bool(storages) and memory.issuperset(storages)
 
 
@@ -194,16 +201,16 @@ class _Copies(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, of = getattr(func, "__name__", ""), getattr(func, "__self__", None)
         if name in self._COPIES:
-            self._trial.note_reading(list(_tensors(args)))
+            self._trial.note_reading(list(tensors_of(args)))
         elif (name in self._SHAPES or of is Tensor.shape) and not reader().startswith(TORCH):
             self._trial.note_shape(args[0])
         elif of is Tensor.data and name == "__set__":
             self._trial.refuse_written([args[0]])
         kwargs = kwargs or {}
         self._trial.numbers.add(name, args, kwargs)
-        self._trial.refuse_mixed(list(_tensors((args, kwargs))))
+        self._trial.refuse_mixed(list(tensors_of((args, kwargs))))
         if name in DROPPING and (resting := at_rest(name, args, kwargs)) is not None:
-            self._trial.note_dropping(name, list(_tensors(args)))
+            self._trial.note_dropping(name, list(tensors_of(args)))
             args, kwargs = resting
         norm = resting_norms.at_rest(func, args, kwargs)
         if norm is not None:
@@ -219,26 +226,6 @@ def _are_numbers(indices: Iterable[Tensor | None]) -> bool:
 
 def _no_dropout(tensor: Tensor) -> tuple[Tensor, Tensor]:
     return tensor.clone(), torch.ones_like(tensor, dtype=torch.bool)
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
-    written = [
-        args[position] if position < len(args) else kwargs.get(argument.name)
-        for position, argument in enumerate(func._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
-    return [tensor for tensor in _tensors(written) if tensor.layout is torch.strided]
-
-
-def _tensors(values: Any) -> Iterator[Tensor]:
-    return (leaf for _, leaf in leaves(values) if isinstance(leaf, Tensor))
-
-
-def _storages(tensor: Tensor) -> list[StorageWeakRef]:
-    """Where a tensor is kept; nowhere if it is sparse, of which nothing is known."""
-    if isinstance(tensor, BatchTensor):
-        tensor = tensor.forms[0]  # once there are rows, it is theirs
-    return [StorageWeakRef(tensor.untyped_storage())] if tensor.layout is torch.strided else []
 
 
 def _constant(leaf: Any) -> Any:

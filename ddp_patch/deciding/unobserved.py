@@ -10,13 +10,14 @@ from ..batch.world import World
 from ..calling.call_mode import CallMode
 from ..calling.calls import Call
 from ..calling.census import ModuleContents
-from ..calling.graph_units import GRAPHS, AnyRows
+from ..calling.graph_units import AnyRows
 from ..calling.graphs import Graphs
 from ..calling.local_arguments import LocalArgs
 from ..calling.rows import Arguments, as_batches, detached, first_rows, whole_arguments
 from .agreed import agreed, muted
 from .fingerprint import Fingerprints
-from .observing import of_few_rows, untouched
+from .graph_trials import GraphTrials
+from .observing import OTHER_ROWS, of_few_rows, untouched
 from .state_snapshot import StateSnapshot
 from .trial_run import is_of_machine
 from .trial_verdict import WRITES_TO_GRAPHS, SplitDecision, decide_by_trial
@@ -76,18 +77,21 @@ class Unobserved:
 
     def by_graphs(self, graphs: Graphs) -> SplitDecision:
         """Decide how a call with a batch of graphs is carried out: by a few, and by all. Every rank comes here."""
-        layout = graphs.layouts[GRAPHS]
-        most = max(2, min(*layout.counts, _ROWS_TRIED))
-        half = most // 2  # the last ones, whose nodes have other numbers among all
-        _, local = self._tried(graphs.some(0, most), graphs.some(half, most), graphs.rows(half, most, 0, most))
+        trials = GraphTrials(graphs)
+        few = (self._tried(*trial)[1] for trial in trials.of_few())
+        local: SplitDecision | None = None
+        for decision in few:
+            if local is not None and decision.mode is CallMode.ROWS and decision.dims != local.dims:
+                decision = SplitDecision(CallMode.BATCHES, OTHER_ROWS)
+            local = decision
+            if local.mode is not CallMode.ROWS:
+                break
+        assert local is not None
         decision = agreed(self._world, local)
         if decision.mode is not CallMode.ROWS:
             return decision
-        first, count = layout.span(self._world.rank)
-        rows = graphs.rows(first, first + count, 0, layout.total)
-        arguments = lambda: (graphs.some(0, layout.total), graphs.some(first, first + count))  # noqa: E731
-        decision = self._by_all(arguments, rows, decision)
-        if any(wrote for ((wrote,),) in self._world.share([[graphs.were_written_to()]])):
+        decision = self._by_all(lambda: trials.of_all(self._world.rank), decision)
+        if any(wrote for ((wrote,),) in self._world.share([[trials.were_written_to()]])):
             return SplitDecision(CallMode.BATCHES, WRITES_TO_GRAPHS)
         return decision
 
@@ -99,13 +103,13 @@ class Unobserved:
         with muted(self._world):
             whole = whole_arguments(*arguments)
         rows = local_args.layout.rows(self._world.rank)
-        return self._by_all(lambda: (whole, detached((local_args.args, local_args.kwargs))), rows, decision)
+        return self._by_all(lambda: (whole, detached((local_args.args, local_args.kwargs)), rows), decision)
 
     def _by_all(
-        self, arguments: Callable[[], tuple[Arguments, Arguments]], rows: AnyRows, decision: SplitDecision
+        self, given: Callable[[], tuple[Arguments, Arguments, AnyRows]], decision: SplitDecision
     ) -> SplitDecision:
         try:
-            how, local = self._tried(*arguments(), rows)
+            how, local = self._tried(*given())
         except Exception as error:
             if not is_of_machine(error):
                 raise

@@ -8,12 +8,13 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader
 
 
-def graphs(count=22, edges_each=2, constant=False):
+def graphs(count=22, edges_each=2, constant=False, alike=0):
+    """Make some, of 3 to 6 nodes; the first of them of 4, if those are to be alike."""
     drawn = torch.Generator().manual_seed(5)
     made = []
     for index in range(count):
-        nodes = 3 + index % 4
-        edges = torch.randint(0, nodes, (2, edges_each * nodes + index % 3), generator=drawn)
+        nodes = 4 if index < alike else 3 + index % 4
+        edges = torch.randint(0, nodes, (2, edges_each * nodes + index % 3 * (index >= alike)), generator=drawn)
         x = torch.ones(nodes, 4) if constant else torch.randn(nodes, 4, generator=drawn)
         weight = torch.rand(edges.shape[1], generator=drawn)
         made.append((x, edges, weight, torch.randn(1, 2, generator=drawn), torch.tensor([index % 3])))
@@ -74,7 +75,8 @@ class Net(nn.Module):
         super().__init__()
         self.first, self.second, self.head, self.how = kind(4, 6), kind(6, 6), nn.Linear(6, 3), how
         self.norm, self.edges, self.factor = nn.BatchNorm1d(6), nn.Linear(13, 1), 0.0
-        self.table = nn.Embedding(64, 6)
+        self.table, self.mixture = nn.Embedding(64, 6), nn.Parameter(torch.tensor([1.0, 0.0]))
+        self.register_buffer("steps", torch.tensor(0))
 
     def forward(self, *args, **kwargs):
         return self.how(self, *args, **kwargs)
@@ -91,7 +93,7 @@ def trained(
     optimizer = SGD(model.parameters(), 0.1, momentum=0.9)
     call = call or (lambda model, x, edge_index, batch, weight, u: model(x, edge_index, batch))
     loss = loss or (lambda out, y, batch: F.cross_entropy(out, y))
-    loader = DataLoader(graphs(**kwargs), batch_size, collate_fn=collated, shuffle=True)
+    loader = DataLoader(graphs(**kwargs), batch_size, collate_fn=collated, shuffle="alike" not in kwargs)
     said = []
     for epoch in range(epochs):
         if later is not None and epoch == 1:
@@ -328,3 +330,103 @@ def hooks_inside():
         return out
 
     return trained(of_graphs, call) + seen
+
+
+def pooled(net, h, batch):
+    return net.head(averaged(h, batch, int(batch.max()) + 1))
+
+
+def a_mixture_that_begins_at_one():
+    def how(net, x, edge_index, batch):
+        h = net.nodes(x, edge_index)
+        return pooled(net, net.mixture[0] * h + net.mixture[1] * h.mean(0), batch)
+
+    return trained(how)
+
+
+def a_clip_by_all_nodes():
+    def how(net, x, edge_index, batch):
+        h = net.nodes(10 * x, edge_index)
+        return pooled(net, h * 20 / h.norm().clamp(min=20), batch)
+
+    return trained(how)
+
+
+def what_steps_turn_on():
+    def how(net, x, edge_index, batch):
+        h = net.nodes(x, edge_index)
+        return pooled(net, torch.where(net.steps > 1, h - h.mean(0), h) + (net.steps > 2) * h.amax(0), batch)
+
+    def call(model, x, edge_index, batch, weight, u):
+        model.steps += model.training
+        return model(x, edge_index, batch)
+
+    return trained(how, call)
+
+
+def more_nodes_than_some():
+    def how(net, x, edge_index, batch):
+        h = net.nodes(x, edge_index)
+        return pooled(net, h * (2.0 if x.size(0) > 21 else 1.0), batch)
+
+    return trained(how, alike=10)
+
+
+def padded_to_the_largest():
+    def how(net, x, edge_index, batch):
+        h, counts = net.nodes(x, edge_index), torch.bincount(batch)
+        most, starts = int(counts.max()), counts.cumsum(0) - counts
+        dense = h.new_zeros(len(counts) * most, 6)
+        dense[torch.arange(len(x)) - starts[batch] + batch * most] = h
+        return net.head(dense.view(len(counts), most, 6).mean(1))
+
+    return trained(how, alike=10)
+
+
+def divided_by_the_largest():
+    def how(net, x, edge_index, batch):
+        return pooled(net, net.nodes(x, edge_index) / int(torch.bincount(batch).max()), batch)
+
+    return trained(how, alike=10)
+
+
+def whole_numbers_beside_the_number_of_nodes():
+    def how(net, x, edge_index, batch, kinds):
+        h = net.nodes(x, edge_index) + net.table(kinds % x.size(0))
+        return pooled(net, h * torch.where(kinds < x.size(0), 1.0, 2.0)[:, None], batch)
+
+    def call(model, x, edge_index, batch, weight, u):
+        return model(x, edge_index, batch, (x[:, 0].abs() * 10).long() + 12 * (len(x) != 20))
+
+    return trained(how, call, alike=10)
+
+
+def kinds_that_are_there():
+    def how(net, x, edge_index, batch):
+        _, kinds = torch.unique((x[:, 0] > 0).long() + 2 * (x[:, 1] > 2).long(), return_inverse=True)
+        return pooled(net, net.nodes(x, edge_index) + net.table(kinds), batch)
+
+    return trained(how)
+
+
+def written_past_the_count_of_versions():
+    def how(net, x, edge_index, batch):
+        x.data.mul_(0.5)
+        return pooled(net, net.nodes(x, edge_index), batch)
+
+    return trained(how, lambda model, x, edge_index, batch, weight, u: model(x, edge_index, batch) + x.sum())
+
+
+def whole_numbers_for_features():
+    def how(net, kinds, edge_index, batch):
+        return pooled(net, net.second(net.table(kinds), edge_index), batch)
+
+    return trained(how, lambda model, x, edge_index, batch, weight, u: model(x[:, 0].abs().long(), edge_index, batch))
+
+
+def evaluated_for_inference():
+    def call(model, x, edge_index, batch, weight, u):
+        with torch.inference_mode(not model.training):
+            return model(x, edge_index, batch)
+
+    return trained(of_graphs, call)
