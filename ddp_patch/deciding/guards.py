@@ -75,6 +75,11 @@ class Guards:
         """Whether there is more than is watched."""
         return self._last_walk.is_truncated or self._has_more_names
 
+    @property
+    def is_endless(self) -> bool:
+        """Whether the code reaches an iterator, of which a trial would take what the script is to get."""
+        return self.outside.is_endless or self._last_walk.standing.is_endless
+
     def of_argument(self, value: Any) -> Any:
         """What an argument of a call holds, now."""
         walk = self._walk()

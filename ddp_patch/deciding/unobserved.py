@@ -17,6 +17,7 @@ from ..calling.rows import Arguments, as_batches, detached, first_rows, whole_ar
 from .agreed import agreed, muted
 from .fingerprint import Fingerprints
 from .graph_trials import GraphTrials
+from .guards import MORE_THAN_WATCHED
 from .observing import OTHER_ROWS, of_few_rows, untouched
 from .state_snapshot import StateSnapshot
 from .trial_run import is_of_machine
@@ -77,6 +78,10 @@ class Unobserved:
 
     def by_graphs(self, graphs: Graphs) -> SplitDecision:
         """Decide how a call with a batch of graphs is carried out: by a few, and by all. Every rank comes here."""
+        self._fingerprints.of(self._call.module, self._contents)
+        guards = self._fingerprints.guards(self._call.module)
+        if guards.is_endless or guards.is_truncated:
+            return SplitDecision(CallMode.BATCHES, ". ".join(MORE_THAN_WATCHED))
         trials = GraphTrials(graphs)
         few = (self._tried(*trial)[1] for trial in trials.of_few())
         local: SplitDecision | None = None
