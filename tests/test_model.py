@@ -740,6 +740,29 @@ def test_calls_are_watched_until_everything_is_found_that_a_module_may_own(ranks
         assert watched == [True, True, True, True, False, False, True, True, False]
 
 
+def watched_after_an_optimizer_has_gone():
+    """It goes a step later on one rank, as what is in a cycle goes when the garbage collector comes by."""
+    written, watched = vars(nn.Module)["__call__"], []
+    gone = [torch.optim.SGD(nn.Linear(4, 4).parameters(), 0.1)]
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    if ddp_patch.rank() == 0:
+        gone.clear()
+    for (x,) in DataLoader(TensorDataset(torch.ones(40, 4)), 8):
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        gone.clear()
+        watched.append(vars(nn.Module)["__call__"] is not written)
+    return watched
+
+
+def test_an_optimizer_that_goes_late_on_a_rank_has_nobody_watched_there_alone(ranks):
+    for watched in ranks.call(watched_after_an_optimizer_has_gone, 2).ok().results:
+        assert watched[0] is True
+        assert watched[-2:] == [False, False]
+
+
 class Scales(nn.Module):
     """Without a product, whose operations torch counts."""
 

@@ -74,7 +74,8 @@ class Trained:
         Args:
             found: identities of the parameters of the modules that were called.
         """
-        return self._has_stepped and bool(self.ids()) and self.ids().difference(map(id, self._alone)) <= found
+        ids = self.of_living()  # an optimizer that has gone since would have one rank look on, and another not
+        return self._has_stepped and bool(ids) and ids.difference(map(id, self._alone)) <= found
 
     def ids(self) -> set[int]:
         """Identities of the parameters."""
