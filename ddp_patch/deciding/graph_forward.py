@@ -20,16 +20,7 @@ from .memory import storages_of, written_by
 from .tried_forward import TriedForward
 
 # What they pick may be NaN throughout, or as many as there are.
-_PICKING = {
-    "gather",
-    "index",
-    "index_select",
-    "masked_select",
-    "nonzero",
-    "select",
-    "slice",
-    "take",
-}  # may pick what is NaN
+_PICKING = {"gather", "index", "index_select", "masked_select", "nonzero", "select", "slice", "take"}
 
 
 class GraphForward(TriedForward):

@@ -20,8 +20,6 @@ from ..calling.graphs import Graphs
 from ..calling.rows import Arguments
 
 _FEW = 2  # graphs that are tried: of a single one, a forward may make something else
-
-
 _TURNED = "turned"  # of what edges join
 _CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
     "nan": lambda features: torch.full_like(features, torch.nan),

@@ -120,6 +120,42 @@ def pools_and_pads():
     return said
 
 
+def settings_and_names():
+    """What the object holds beside tensors: a setting that a later batch has, a word for each graph, what is put there."""
+    from torch_geometric.loader import DataLoader
+    from torch_geometric.nn import GCNConv, global_mean_pool
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.head = GCNConv(5, 8), nn.Linear(8, 3)
+
+        def forward(self, data):
+            x = self.conv(data.x, data.edge_index)
+            x = global_mean_pool(x - x.mean(0) if "centred" in data else x, data.batch)
+            if "kept" in data:
+                data.hidden = x
+            weights = [2.0 if name == "odd" else 1.0 for name in data.name]
+            return self.head(x * torch.tensor(weights)[:, None])
+
+    model, data = Net(), graphs(16)
+    for index, graph in enumerate(data):
+        graph.name = "odd" if index % 2 else "even"
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    said = []
+    for step, batch in enumerate(DataLoader(data * 2, batch_size=4)):
+        if step > 2:
+            batch.centred = True
+        if step > 4:
+            batch.kept = 1
+        loss = nn.functional.cross_entropy(model(batch), batch.y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        said += [loss.item(), batch.hidden.sum().item() if step > 4 else 0.0]
+    return said
+
+
 def classifies_nodes():
     """One graph in memory, no loader: the introduction's example."""
     from torch_geometric.data import Data
@@ -168,4 +204,11 @@ def encodes_links():
     return said
 
 
-HABITS = [classifies_graphs, a_model_takes_the_batch_itself, pools_and_pads, classifies_nodes, encodes_links]
+HABITS = [
+    classifies_graphs,
+    a_model_takes_the_batch_itself,
+    pools_and_pads,
+    settings_and_names,
+    classifies_nodes,
+    encodes_links,
+]
