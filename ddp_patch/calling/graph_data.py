@@ -51,6 +51,11 @@ def settings_of(data: Any, count: int) -> tuple[tuple[str, Any], ...] | None:
     return settings if all(isinstance(value, _PLAIN) for _, value in settings) else None
 
 
+def content_of(data: Any) -> dict[str, Any]:
+    """Give what such an object holds, for comparison: lists as they are now."""
+    return {key: copy.copy(value) if type(value) is list else value for key, value in data.to_dict().items()}
+
+
 def with_tensors(data: Any, function: Callable[[Any], Any]) -> Any:
     """Copy such an object, with what a function makes of the tensors and lists that it holds."""
     its = copy.copy(data)

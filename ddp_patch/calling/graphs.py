@@ -6,7 +6,6 @@ vector ``batch`` ``[N]`` tells of which graph each node is. A row is a graph: ea
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,7 +18,7 @@ from ..batch.layout import Layout
 from ..structure import map_leaves
 from .argument_names import argument_names
 from .calls import Call
-from .graph_data import is_graph_batch, settings_of, tensors_by_path, with_tensors
+from .graph_data import content_of, is_graph_batch, settings_of, tensors_by_path, with_tensors
 from .graph_roles import BATCH, BOUNDS, EDGE_INDEX, WHOLE, Role, Roles, is_index, roles_of, starts_of
 from .graph_units import EDGES, GRAPHS, NODES
 
@@ -89,15 +88,7 @@ class Graphs:
                 return leaf
             its = with_tensors(leaf, part)
             if made is not None:
-                made.append(
-                    (
-                        its,
-                        {
-                            key: copy.copy(value) if type(value) is list else value
-                            for key, value in its.to_dict().items()
-                        },
-                    )
-                )
+                made.append((its, content_of(its)))
             return its
 
         def argument(name: str, value: Any) -> Any:
