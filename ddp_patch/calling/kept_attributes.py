@@ -36,13 +36,18 @@ class KeptAttributes:
         # Of layers and names: what is set there meanwhile is not what it holds afterwards.
         self.identities = frozenset((id(layers[number]), name) for number, name in places)
 
-    def with_values(self, outputs: Any) -> Any:
-        """Give the outputs of the forward along with what it left, which is taken away."""
+    def with_values(self, outputs: Any, own: Callable[[Any], Any] = lambda value: value) -> Any:
+        """Give the outputs of the forward along with what it left, which is taken away.
+
+        Args:
+            outputs: of the forward.
+            own: copies what it left of the script's tensors, of which this rank would write to its rows alone.
+        """
         if not self._before:
             return outputs
         now = {place: vars(self._layers[place[0]]).get(place[1], _MISSING) for place in self._before}
         self.put_back()
-        return outputs, {place: value for place, value in now.items() if value is not self._before[place]}
+        return outputs, {place: own(value) for place, value in now.items() if value is not self._before[place]}
 
     def put_back(self) -> None:
         """Let them hold what they held before the call, unless that was done."""

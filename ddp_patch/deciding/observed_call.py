@@ -17,6 +17,7 @@ from ..batch.world import World
 from ..calling.call_mode import CallMode
 from ..calling.calls import Call
 from ..calling.census import ModuleContents
+from ..calling.given_back import GivenBack
 from ..calling.kept_attributes import LayerAttributes
 from ..calling.local_arguments import LocalArgs
 from ..calling.rows import as_batches, copying_writes_back, detached
@@ -66,6 +67,7 @@ class ObservedCall:
         guards, self._generators = fingerprints.guards(call.module), fingerprints.generators(call)
         self.seen = observation(call, local_args.layout, lambda: guards.noted(leaves(arguments)))
         self._saved_arguments = SavedArguments(call, arguments)
+        self._given_back = GivenBack(call, leaves(arguments))
         self.before = guards.noted(leaves(arguments))
         self._attributes = LayerAttributes(layers)
         self.outputs: Any = None  # what its forward returned, wrote to containers and left in attributes
@@ -93,7 +95,9 @@ class ObservedCall:
         ):
             result = call.run(*args, **kwargs)
         outputs = self._saved_arguments.containers.with_writes(without_batch_sizes(result))
-        result = self._saved_arguments.containers.write_back(outputs)
+        given_back = self._given_back
+        result = given_back.put_back(given_back.numbered(outputs, self._local_args, {}, self._wrote))
+        result = self._saved_arguments.containers.write_back(result)
         codes = self._fingerprints.guards(call.module).codes
         self.seen.places = tuple(
             (number, name)

@@ -21,6 +21,7 @@ from ..calling.calls import Call, described
 from ..calling.census import ModuleContents
 from ..calling.compiled import Compiling
 from ..calling.containers import Containers
+from ..calling.given_back import GivenBack
 from ..calling.kept_attributes import KeptAttributes, Noted
 from ..calling.local_arguments import LocalArgs
 from ..calling.per_rank_generators import PerRankGenerators
@@ -88,7 +89,7 @@ class Forwards(CallStack):
             graph_breaks += compiled.BATCH_NORM
         buffer_writes = compiled.count_buffer_writes(contents.layers) if graph_breaks else None
         containers = Containers((call.args, call.kwargs), (local.args, local.kwargs))
-        kept = KeptAttributes(contents.layers, decision.kept)
+        kept, given_back = KeptAttributes(contents.layers, decision.kept), GivenBack(call, local.leaves)
         self.taken = kept.identities
         is_outermost = self._generators.enter_torch()
         self.computes_rows, self._bypass_depth, self.call_count = True, self._bypass_depth + 1, self.call_count + 1
@@ -100,12 +101,14 @@ class Forwards(CallStack):
                 outputs = _run(call, local, replica)
             if losses is not None:
                 losses.check()
-            outputs = kept.with_values(containers.with_writes(outputs))
+            outputs = given_back.numbered(containers.with_writes(outputs), local, decision.dims)
+            outputs = kept.with_values(outputs, given_back.copied)
         except DdpPatchError:
             raise
         except Exception as error:
             if self._replay.is_on:  # torch ends what is computed again once it has what it needs
-                kept.write_back(wrap_outputs(call, kept.with_values(None), local, decision.dims), self._noted)
+                left = kept.with_values(None, given_back.copied)
+                kept.write_back(wrap_outputs(call, left, local, decision.dims), self._noted)
             if graph_breaks and compiled.needs_full_graph(error):
                 return self._report_fullgraph(call, contents, buffer_writes, error)
             self._world.check_all_failed(error, f"call {self.call_count} of {described(call.module)}")
@@ -119,7 +122,8 @@ class Forwards(CallStack):
         try:
             if replica is not None:  # before they are batches: a rank's own tensors are hooked at once
                 outputs = replica.hook_outputs(outputs, local.leaves)
-            outputs = kept.write_back(wrap_outputs(call, outputs, local, decision.dims), self._noted)
+            outputs = given_back.put_back(wrap_outputs(call, outputs, local, decision.dims))
+            outputs = kept.write_back(outputs, self._noted)
             return containers.write_back(outputs)
         except Exception as error:  # the shapes of this rank's rows may tell what those of others do not
             self._world.check_all_failed(error, f"the outputs of call {self.call_count} of {described(call.module)}")
@@ -161,10 +165,12 @@ class Forwards(CallStack):
         """
         batches = as_batches(call.args, call.kwargs, local)
         containers = Containers((call.args, call.kwargs), batches)
-        with copying_writes_back(call.args, call.kwargs, batches, []):
+        given_back, wrote = GivenBack(call, leaves(batches)), list[torch.Tensor]()
+        with copying_writes_back(call.args, call.kwargs, batches, wrote):
             with self._world.telling_batch_sizes(tells_sizes):
                 result = call.with_arguments(*batches).as_written()
-            return containers.write_back(containers.with_writes(without_batch_sizes(result)))
+            result = containers.with_writes(without_batch_sizes(result))
+        return containers.write_back(given_back.put_back(given_back.numbered(result, local, {}, wrote)))
 
     def on_whole(self, call: Call, is_first: bool = False) -> Any:
         """Run a forward as written, on plain tensors of all rows.

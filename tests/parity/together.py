@@ -13,6 +13,7 @@ from parity import (
     compiled_habits,
     detection_habits,
     function_habits,
+    given_habits,
     gradient_habits,
     graph_habits,
     habits,
@@ -36,6 +37,7 @@ import ddp_patch
 
 MODULES = {
     "habits": habits,
+    "given_habits": given_habits,
     "gradient_habits": gradient_habits,
     "graph_habits": graph_habits,
     "model_habits": model_habits,

@@ -1,0 +1,135 @@
+"""What a forward gives back of the script's plain tensors that were dealt: the script finds its own there.
+
+A forward may return an argument, or a view of one, such as ``nn.Identity`` and ``nn.Flatten`` do. It is the script's
+tensor then, and what is written to it is written to the argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..batch.layout import Layout
+from ..batch.tensor import BatchTensor
+from ..structure import leaves, map_leaves
+from .calls import Call
+from .comparison import Dims
+from .local_arguments import LocalArgs
+
+
+class _Number(int):
+    """Of what a forward gave back, in its place."""
+
+
+class GivenBack:
+    """The script's own tensors among the outputs of one call."""
+
+    def __init__(self, call: Call, passed: list[tuple[str, Any]]) -> None:
+        """Note what the forward is given for them.
+
+        Args:
+            call: as the script makes it.
+            passed: leaves of its arguments, as the forward gets them.
+        """
+        self._own = [
+            (own, its)
+            for (_, own), (_, its) in zip(call.leaves, passed, strict=True)
+            if its is not own and type(own) is Tensor
+        ]
+        self._found: list[Tensor] = []
+
+    def numbered(self, outputs: Any, local: LocalArgs, dims: Dims, wrote: Collection[Tensor] = ()) -> Any:
+        """Give the outputs with numbers in place of what is the script's.
+
+        Args:
+            outputs: of the forward.
+            local: how its arguments are cut.
+            dims: where its outputs have their rows, by path; what is a batch tells so itself.
+            wrote: the script's tensors that the forward wrote to.
+        """
+        if not self._own:
+            return outputs
+        own_by_id = {
+            id(its): own
+            for own, its in self._own
+            if not (its.requires_grad and any(own is tensor for tensor in wrote))  # it has a graph, and own has none
+        }
+        paths = {id(leaf): path for path, leaf in leaves(outputs)}
+
+        def number(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            own = own_by_id.get(id(leaf))
+            if own is None and isinstance(leaf, BatchTensor):
+                own = self._view(leaf._whole, None) if leaf._rows is None else self._view(leaf._rows, leaf._layout)
+            elif own is None and (place := dims.get(paths[id(leaf)])) is not None:
+                own = self._view(leaf, local.layout_at(place))
+            if own is None:
+                return leaf
+            self._found.append(own)
+            return _Number(len(self._found) - 1)
+
+        return map_leaves(number, outputs)
+
+    def _view(self, form: Tensor | None, layout: Layout | None) -> Tensor | None:
+        """Give what one process has where the forward has a view of the script's memory; None of another.
+
+        Args:
+            form: that it has, rows or the whole.
+            layout: how rows are dealt.
+        """
+        if form is None or form.requires_grad or form.layout is not torch.strided:
+            return None
+        for own, passed in self._own:
+            if layout is None:
+                if own.untyped_storage()._cdata == form.untyped_storage()._cdata:
+                    return form
+            elif layout.is_consecutive and (view := _like(form, own, passed, layout)) is not None:
+                return view
+        return None
+
+    def copied(self, value: Any) -> Any:
+        """Give what a forward left in an attribute, with copies of what is in the script's memory."""
+        if not self._own:
+            return value
+        memory = {passed.untyped_storage()._cdata for _, passed in self._own if passed.layout is torch.strided}
+
+        def copy(leaf: Any) -> Any:
+            is_plain = isinstance(leaf, Tensor) and leaf.layout is torch.strided
+            return leaf.clone() if is_plain and leaf.untyped_storage()._cdata in memory else leaf
+
+        return map_leaves(copy, value)
+
+    def put_back(self, result: Any) -> Any:
+        """Give outputs with the script's tensors where the numbers are."""
+        if not self._found:
+            return result
+        return map_leaves(lambda leaf: self._found[leaf] if type(leaf) is _Number else leaf, result)
+
+
+def _like(form: Tensor, own: Tensor, passed: Tensor, layout: Layout) -> Tensor | None:
+    """Give what is to the script's tensor as a view of rows is to those; None of what is no view of them.
+
+    Args:
+        form: that a forward gave back.
+        own: the script's tensor.
+        passed: what the forward got for it.
+        layout: how the rows of the form are dealt.
+    """
+    rows = passed._rows if isinstance(passed, BatchTensor) else passed
+    if rows is None or not own.layout == rows.layout == torch.strided:
+        return None
+    if rows.untyped_storage()._cdata != form.untyped_storage()._cdata:
+        return None
+    dims = zip(own.shape, rows.shape, own.stride(), rows.stride(), strict=True)
+    spans = [(size * stride, size, part, stride == its) for size, part, stride, its in dims if size > 1]
+    if not all(part == 1 or is_alike for _, _, part, is_alike in spans):  # the rows are a copy in another order
+        return None
+    stride = form.stride(layout.dim)
+    if stride * layout.total not in [span for span, size, part, _ in spans if size != part]:
+        return None
+    shape = [layout.total if dim == layout.dim else size for dim, size in enumerate(form.shape)]
+    return own.as_strided(shape, form.stride(), own.storage_offset() + form.storage_offset() - rows.storage_offset())
