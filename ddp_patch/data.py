@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 from .errors import OptionError
 from .state import State
@@ -37,18 +39,39 @@ def shard_batch(data: T, dim: int = 0) -> T:
     return data if State.session is None else State.session.deal(data, dim)
 
 
-def read_once(loader: T) -> T:
-    """Have one rank of each host read a DataLoader, with all its workers, and hand the batches to the others.
+def read_once(source: T) -> T:
+    """Have one rank read, and hand what it gets to the others.
 
-    Its dataset then draws what it would draw on one process. Rows are computed apart as ever.
+    A DataLoader is read by one rank of each host, with all its workers. Its dataset then draws what it would draw on
+    one process. Rows are computed apart as ever.
+
+    A function, such as ``queue.get`` of a queue that processes of the script put batches into, is called by rank 0:
+    ``get = ddp_patch.read_once(queue.get)``. The other ranks get what it returns, which has to survive pickling, or
+    raise what it raises. On one process, or while ddp_patch is not enabled, it is what it was.
 
     Args:
-        loader: a ``torch.utils.data.DataLoader``. Itself is returned.
+        source: a ``torch.utils.data.DataLoader``, which is returned; or a function, in whose place another is.
+
+    Raises:
+        OptionError: for anything else.
     """
-    if not _is_loader(loader):
-        raise OptionError(f"ddp_patch.read_once() got {type(loader).__name__}. Pass a torch.utils.data.DataLoader.")
-    _choose(loader, "read_once")
-    return loader
+    if _is_loader(source):
+        _choose(source, "read_once")
+        return source
+    if not callable(source):
+        raise OptionError(
+            f"ddp_patch.read_once() got {type(source).__name__}. Pass a torch.utils.data.DataLoader, or a function "
+            "such as queue.get."
+        )
+    return cast(T, functools.partial(_by_rank_zero, source))
+
+
+def _by_rank_zero(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    session = State.session
+    if session is None or not session.rank_zero.in_lockstep():
+        return function(*args, **kwargs)
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return session.rank_zero.call(f"{name}, by ddp_patch.read_once", lambda: function(*args, **kwargs))
 
 
 def deal(data: T, dim: int = 0) -> T:

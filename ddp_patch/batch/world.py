@@ -17,6 +17,7 @@ from ..job.seal import Seal
 from ..ledger import Ledger
 from ..trail import Trail
 from .collectives import Collectives, named
+from .dealt_tensors import DealtTensors
 from .in_datasets import computes as computes_in_dataset
 from .meeting import Meeting
 from .observation import Observation
@@ -86,6 +87,7 @@ class World(Collectives):
     unruled_calls: TriedCalls = field(default_factory=TriedCalls)  # functions without a rule
     sees_gradients: bool = False  # what is called sees true gradients in its backward, not rows' times N
 
+    dealt: DealtTensors = field(default_factory=DealtTensors)  # plain tensors of the script's
     tape: Any = None  # records what is called on rows
     is_prompting: bool = False  # rank 0 asks its user, and the other ranks wait
 

@@ -6,7 +6,7 @@ tensor then, and what is written to it is written to the argument.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -108,6 +108,13 @@ class GivenBack:
         if not self._found:
             return result
         return map_leaves(lambda leaf: self._found[leaf] if type(leaf) is _Number else leaf, result)
+
+
+def dealt_tensors(call: Call, local: LocalArgs) -> Iterator[tuple[str, Tensor]]:
+    """Give the script's plain tensors that a call has dealt, and what names them."""
+    for (path, own), (_, its) in zip(call.leaves, local.leaves, strict=True):
+        if its is not own and type(own) is Tensor and isinstance(its, Tensor) and its.shape != own.shape:
+            yield f"argument {path} of {type(call.module).__name__}", own
 
 
 def _like(form: Tensor, own: Tensor, passed: Tensor, layout: Layout) -> Tensor | None:

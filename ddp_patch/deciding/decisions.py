@@ -23,6 +23,7 @@ from ..batch.world import World
 from ..calling.call_mode import CallMode
 from ..calling.calls import Call, described
 from ..calling.census import Census, ModuleContents
+from ..calling.given_back import dealt_tensors
 from ..calling.graph_roles import Roles
 from ..calling.graphs import Graphs
 from ..calling.local_arguments import LocalArgs, local_arguments
@@ -64,9 +65,12 @@ class SplitDecisions(StoredDecisions):
         memory = self._memory.setdefault(call.module, {})
         dim = self.dimensions.of(call.module) if call.dim is None else call.dim
         is_named = call.dim is not None
-        return local_arguments(
+        local = local_arguments(
             call, rows, self._batch_dims, memory, dim, is_named, is_scripts, items, lambda: self._roles_of(call.module)
         )
+        if is_scripts and local is not None:
+            self._world.dealt.note(dealt_tensors(call, local))
+        return local
 
     def _roles_of(self, module: nn.Module) -> Roles:
         return self._roles.setdefault(module, Roles())

@@ -85,8 +85,8 @@ def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, wor
 
         def tried(cut: Callable[[Any], Any], scale: float = 1.0) -> tuple[Any, tuple[Any, ...]]:
             draw_again()
-            twins = _Twins()
-            halves = _both_halves(function, map_leaves(lambda leaf: twins.of(cut(leaf)), args), scale)
+            twins = Twins()
+            halves = both_halves(function, map_leaves(lambda leaf: twins.of(cut(leaf)), args), scale)
             if twins.have_gradients():
                 inner.why_not_split = inner.why_not_split or "its backward adds to gradients by itself"
             return halves
@@ -126,7 +126,14 @@ def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, wor
     return [out._layout if isinstance(out, BatchTensor) else None for out in outputs]
 
 
-def _both_halves(function: Any, args: tuple[Any, ...], scale: float) -> tuple[Any, tuple[Any, ...]]:
+def both_halves(function: Any, args: tuple[Any, ...], scale: float) -> tuple[Any, tuple[Any, ...]]:
+    """Run the forward of a function and its backward, and give what both return.
+
+    Args:
+        function: of the script's.
+        args: for it.
+        scale: of the gradients that come to its outputs.
+    """
     ctx = _Context()
     ctx.needs_input_grad = tuple(isinstance(arg, Tensor) and arg.is_floating_point() for arg in args)
     if function.setup_context is torch.autograd.Function.setup_context:
@@ -190,7 +197,7 @@ def _part(leaf: Any, which: int | None) -> Any:
     return full_tensor(leaf).narrow(leaf._layout.dim, start, stop - start)
 
 
-class _Twins:
+class Twins:
     """Stand for what a function is given: it may write to tensors, and call modules, which count, track and train."""
 
     def __init__(self) -> None:

@@ -151,6 +151,7 @@ class BackwardPasses:
         if reduction is not None:
             reduction.let_go()
         self.tuning.end()
+        self._world.dealt.check(self._world)
 
     @contextmanager
     def grad(self) -> Iterator[None]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..batch.dealt_tensors import LENGTH as DEALT
 from ..batch.pending import Derived, PendingReduction
 from ..batch.world import World
 from .grad_watch import grad_of, set_grad, with_grad
@@ -41,8 +42,8 @@ class Flags:
         dtype, device = torch.float32, world.device
         if with_buckets:
             dtype, device = torch.promote_types(parameters[0].dtype, dtype), parameters[0].device
-        self._sent = torch.ones(len(parameters) + _ROOM, dtype=dtype, device=device)  # what is sent
-        self._used, self._room = self._sent.split([len(parameters), _ROOM])
+        self._sent = torch.ones(len(parameters) + _ROOM + DEALT, dtype=dtype, device=device)  # what is sent
+        self._used, self._room, self._dealt = self._sent.split([len(parameters), _ROOM, DEALT])
         if with_buckets:
             self.parameter = nn.Parameter(torch.zeros_like(self._sent))
             self.parameter.is_of_ddp_patch = True  # type: ignore[attr-defined]  # for who looks at all tensors
@@ -64,6 +65,7 @@ class Flags:
         elif self._lacks is not None and self._lacks != before:  # nearly always as in the last step
             self._used.copy_(self._used.new_tensor(self._lacks))
         sent = self._sent
+        self._world.dealt.write(self._dealt, self._world.size)
         if self.parameter is None:
             self._total = self._world.all_reduce(sent.clone())
             return False
@@ -84,6 +86,8 @@ class Flags:
         total, riding, count = self._total, self._loss, len(self._parameters)
         self._total = self._loss = None
         assert total is not None
+        means = total[-DEALT:] if self.parameter is not None else total[-DEALT:] / self._world.size
+        self._world.dealt.arrived(means)
         if riding is not None:
             loss, part = riding
             arrived = torch.narrow_copy(total, 0, count, part.numel())  # DDP may write there

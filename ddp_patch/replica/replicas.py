@@ -53,8 +53,9 @@ class Replicas:
         self.hooks, self.census = module_hooks.HookCensus(), Census()
         self.decisions = SplitDecisions(world, options.batch_dims, self.census)
         self.replay = CallModeReplay()
-        noted = self.decisions.fingerprints.noted
-        self.forwards = Forwards(world, self.generators, self.replay, noted, options.sync_batchnorm)
+        self.forwards = Forwards(
+            world, self.generators, self.replay, self.decisions.fingerprints.noted, options.sync_batchnorm
+        )
         self._shares = WorkShares(world, self.forwards) if options.report else None
         self.watching = False  # every module call is looked at
         self.watch: Callable[[], None] = lambda: None  # begins to do so
@@ -236,8 +237,6 @@ class Replicas:
             return self.call(Call(module, run, args, kwargs))
         with self.hooks.again(module):
             return run(*args, **kwargs)
-
-    # --- the end ----------------------------------------------------------------------------------------------------
 
     def close(self, make_global: bool) -> None:
         """Give every module its class back and let DDP go.

@@ -1,5 +1,7 @@
 """Loops with autograd functions of the author's own, which batches reach in forwards that keep state, and outside."""
 
+import math
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -473,3 +475,90 @@ def codes_that_a_function_numbers():
 
 def codes_that_a_function_gives():
     return quantizes(lambda z, codes: Quantized.apply(z, codes)[0])
+
+
+class Annealed(torch.autograd.Function):
+    """Is given another number in each call."""
+
+    joins_in = "neither"
+
+    @classmethod
+    def joined(cls, x, alpha, half):
+        if cls.joins_in == half and alpha > 0.35:
+            return x - x.mean(0)
+        if cls.joins_in == f"{half}, by much" and math.exp(alpha) > 1.5:
+            return x - x.mean(0)
+        if cls.joins_in == f"{half}, from zero":
+            return x + alpha * x.mean(0)
+        if cls.joins_in == f"{half}, as an integer":
+            return x.roll(int(alpha * 4), 0)
+        return x * alpha
+
+    @classmethod
+    def make(cls, joins_in):
+        """Give a class of its own, so that each is decided on anew."""
+
+        class Own(cls):
+            @staticmethod
+            def forward(ctx, x, alpha, name="name"):
+                ctx.alpha = alpha
+                return Own.joined(x, alpha, "forward")
+
+            @staticmethod
+            def backward(ctx, grad):
+                return Own.joined(grad, ctx.alpha, "backward") * (1 - 2 * ctx.alpha), None, None
+
+        Own.joins_in = joins_in
+        Own.__qualname__ = "Annealed"  # not of a function's, which may make another one in each call
+        return Own
+
+
+class Adapting(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.features, self.head, self.function = nn.Linear(4, 6), nn.Linear(6, 2), function
+
+    def forward(self, x, alpha):
+        return self.head(self.function.apply(torch.tanh(self.features(x)), alpha))
+
+
+def annealed(joins_in, values=lambda i: i / 12):
+    torch.manual_seed(1)
+    model = Adapting(Annealed.make(joins_in))
+    optimizer = SGD(model.parameters(), 0.1)
+    said = []
+    for i, (x, y) in enumerate(data(batch_size=6, n=72)):
+        loss = F.cross_entropy(model(x, values(i)), y % 2)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        said.append(loss.item())
+    return said + everything(model)
+
+
+def a_factor_that_is_annealed():
+    return annealed("neither")
+
+
+def a_factor_that_is_annealed_from_below_zero():
+    return annealed("neither", lambda i: (i - 6) / 3)
+
+
+def a_factor_at_which_forward_looks():
+    return annealed("forward")
+
+
+def a_factor_at_which_backward_looks():
+    return annealed("backward")
+
+
+def a_factor_that_mathematics_looks_at():
+    return annealed("forward, by much") + annealed("backward, by much")
+
+
+def a_factor_that_joins_rows_from_zero():
+    return annealed("forward, from zero") + annealed("backward, from zero")
+
+
+def a_factor_that_becomes_an_integer():
+    return annealed("forward, as an integer") + annealed("backward, as an integer")

@@ -1,0 +1,169 @@
+"""Plain tensors that ranks deal without a loader: what the ranks hold has to be the same, in every step."""
+
+import multiprocessing
+import random
+
+import pytest
+import torch
+from torch import nn
+
+import ddp_patch
+from ddp_patch.batch.dealt_tensors import LENGTH, DealtTensors
+
+
+def trained(at, how, dtype="float64", steps=6):
+    """Train on tensors that differ between ranks from a step on, and tell the losses until then."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).to(getattr(torch, dtype))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    losses = []
+    for step in range(steps):
+        x = torch.randn(8, 3, dtype=getattr(torch, dtype))
+        if step == at and ddp_patch.rank() == 1:
+            if how == "last row":
+                x[-1] += 1
+            elif how == "rounding":
+                x *= 1 + torch.finfo(x.dtype).eps
+            elif how == "order":
+                x = x.flip(0)
+            elif how == "nan":
+                x[0] = torch.nan
+        if step == at and how == "evaluation":
+            model.eval()
+            for _ in range(30):
+                model(x + (ddp_patch.rank() if _ == 0 else 0))
+            model.train()
+        try:
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+        except ddp_patch.errors.LockstepError as error:
+            return [losses, str(error), "", at]
+        optimizer.step()
+        losses.append(loss.item())
+    return [losses, "", str(ddp_patch.report()), steps]
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+@pytest.mark.parametrize("how", ["last row", "order", "nan"])
+def test_a_later_batch_that_differs_is_refused_on_every_rank(ranks, how, nproc):
+    results = ranks.call(trained, nproc, 3, how).ok().results
+    for losses, error, *_ in results:
+        assert len(losses) == 3
+        assert "argument [0][0] of Sequential begins with" in error
+        assert "on rank 0" in error
+        assert "on rank 1" in error
+        assert "differs between ranks" in error
+    assert len({str(result) for result in results}) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_what_differs_by_rounding_is_taken_and_told(ranks, dtype):
+    for _, error, report, steps in ranks.call(trained, 2, 2, "rounding", dtype).ok().results:
+        assert not error
+        assert steps == 6
+        assert "plain tensors of the script differ between ranks by rounding" in report
+
+
+def test_what_only_an_evaluation_was_given_is_told_with_the_next_gradients(ranks):
+    for losses, error, *_ in ranks.call(trained, 2, 2, "evaluation").ok().results:
+        assert len(losses) == 2
+        assert "what a model was given in an earlier call" in error
+
+
+def test_ranks_with_other_sums_find_so_alike():
+    ours, theirs = DealtTensors(), DealtTensors()
+    for dealt, value in ((ours, 1.0), (theirs, 2.0)):
+        dealt.note([("x", torch.full((4, 2), value))])
+    for size, others in ((2, [theirs]), (3, [ours, theirs]), (5, [ours] * 3 + [theirs])):
+        places = torch.ones(size, LENGTH)
+        for place, dealt in zip(places, [ours, *others], strict=True):
+            dealt.write(place, size)
+        means = places.sum(0) / size
+        assert any(mean * mean != square for mean, square in zip(means[:3].tolist(), means[3:].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("size", [2, 3, 7, 64, 1000, 4096])
+def test_ranks_with_the_same_sums_find_so_however_many_they_are(size):
+    dealt = DealtTensors()
+    for value in torch.randn(20):
+        dealt.note([("x", value.expand(4, 2))])
+        place = torch.ones(LENGTH)
+        dealt.write(place, size)
+        total = torch.zeros(LENGTH)
+        for _ in range(size):
+            total += place
+        means = (total / size).tolist()
+        assert all(mean * mean == square for mean, square in zip(means[:3], means[3:], strict=True))
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.zeros(4, 0),
+        torch.ones(5, dtype=torch.bool),
+        torch.ones(4, 3, dtype=torch.complex64).conj(),
+        torch.zeros(4, 2, dtype=torch.bfloat16),
+        torch.arange(6).view(2, 3).t(),
+        torch.eye(3).to_sparse(),
+        torch.randn(3, 64, 64, 64).to(memory_format=torch.channels_last),
+        torch.ones(4, dtype=torch.float8_e4m3fn),
+    ],
+    ids=lambda tensor: f"{tensor.dtype} {tuple(tensor.shape)} {tensor.layout}",
+)
+def test_tensors_of_any_kind_are_noted(tensor):
+    DealtTensors().note([("x", tensor)])
+
+
+def produce(queue, seed):
+    numbers = random.Random(seed)
+    for _ in range(12):
+        queue.put([[numbers.random() for _ in range(3)] for _ in range(8)])
+
+
+def fed_by_processes(reads_once):
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue(maxsize=4)
+    producers = [context.Process(target=produce, args=(queue, seed), daemon=True) for seed in range(3)]
+    for process in producers:
+        process.start()
+    get = ddp_patch.read_once(queue.get) if reads_once else queue.get
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1, dtype=torch.float64)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    sums = []
+    for _ in range(20):
+        x = torch.tensor(get(timeout=60), dtype=torch.float64)
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        sums.append([x.sum().item(), loss.item()])
+    for process in producers:
+        process.terminate()
+    return sums
+
+
+def test_what_processes_put_into_a_queue_is_rank_zeros(ranks):
+    results = ranks.call(fed_by_processes, 3, True).ok().results
+    assert results[0] == results[1] == results[2]
+
+
+def fails_at_rank_zero():
+    def read():
+        raise KeyError(f"of rank {ddp_patch.rank()}")
+
+    try:
+        ddp_patch.read_once(read)()
+    except KeyError as error:
+        return str(error)
+
+
+def test_what_rank_zero_raises_all_raise(ranks):
+    assert ranks.call(fails_at_rank_zero, 2).ok().results == ["'of rank 0'"] * 2
+
+
+def test_without_ranks_a_function_is_called_as_it_is():
+    assert ddp_patch.read_once(divmod)(7, 2) == (3, 1)
+    with pytest.raises(ddp_patch.errors.OptionError, match="or a function such as"):
+        ddp_patch.read_once(3)
