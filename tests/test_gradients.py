@@ -10,6 +10,7 @@ from parity.habits import data
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from ddp_patch.batch.dealt_tensors import DealtTensors
 from ddp_patch.batch.pending import PendingReduction
 from ddp_patch.gradients.accumulation import AccumulationSchedule
 from ddp_patch.gradients.flags import Flags
@@ -413,7 +414,8 @@ def test_buckets_leave_while_backward_goes_on(ranks, ties):
 def test_what_is_sent_with_the_last_bucket_is_anew_in_each_step(hooked):
     """DDP writes to the gradient that autograd made of it, and has a hook at its node."""
     parameters = [nn.Parameter(torch.ones(1)) for _ in range(2)]
-    flags = Flags(parameters, SimpleNamespace(size=2, device=torch.device("cpu")), with_buckets=True)
+    world = SimpleNamespace(size=2, device=torch.device("cpu"), dealt=DealtTensors())
+    flags = Flags(parameters, world, with_buckets=True)
     node = flags.parameter.view_as(flags.parameter).grad_fn.next_functions[0][0]
     if hooked:
         node.register_hook(lambda *grads: None)

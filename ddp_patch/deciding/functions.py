@@ -6,15 +6,12 @@ its forward nor its backward looks at other rows, which is seen by running both,
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import functools
 from collections.abc import Callable
-from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..batch.forms import full_tensor
 from ..batch.layout import Layout
@@ -27,6 +24,7 @@ from ..generators import same_draws
 from ..structure import leaves, map_leaves
 from .given_numbers import NotingNumbers
 from .trial_run import is_of_machine
+from .twins import Twins
 
 _FEW = 4  # rows, of which gradients are seen to be sums: their function was seen to keep all rows apart
 _LARGE = 1e3  # of gradients: a backward that clamps those of parameters may leave small ones as they are
@@ -86,7 +84,7 @@ def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, wor
         def tried(cut: Callable[[Any], Any], scale: float = 1.0) -> tuple[Any, tuple[Any, ...]]:
             draw_again()
             twins = Twins()
-            halves = both_halves(function, map_leaves(lambda leaf: twins.of(cut(leaf)), args), scale)
+            halves = both_halves(function, map_leaves(lambda leaf: twins.of(cut(leaf)), args), needs_grad(args), scale)
             if twins.have_gradients():
                 inner.why_not_split = inner.why_not_split or "its backward adds to gradients by itself"
             return halves
@@ -126,16 +124,27 @@ def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, wor
     return [out._layout if isinstance(out, BatchTensor) else None for out in outputs]
 
 
-def both_halves(function: Any, args: tuple[Any, ...], scale: float) -> tuple[Any, tuple[Any, ...]]:
+def needs_grad(args: tuple[Any, ...]) -> tuple[bool, ...]:
+    """Tell which arguments a backward is asked for the gradients of: of a batch's rows it may be at any time."""
+    return tuple(
+        isinstance(arg, Tensor) and arg.is_floating_point() and (isinstance(arg, BatchTensor) or arg.requires_grad)
+        for arg in args
+    )
+
+
+def both_halves(
+    function: Any, args: tuple[Any, ...], needs_input_grad: tuple[bool, ...], scale: float
+) -> tuple[Any, tuple[Any, ...]]:
     """Run the forward of a function and its backward, and give what both return.
 
     Args:
         function: of the script's.
         args: for it.
+        needs_input_grad: as ``needs_grad`` gives it.
         scale: of the gradients that come to its outputs.
     """
     ctx = _Context()
-    ctx.needs_input_grad = tuple(isinstance(arg, Tensor) and arg.is_floating_point() for arg in args)
+    ctx.needs_input_grad = needs_input_grad
     if function.setup_context is torch.autograd.Function.setup_context:
         outputs = function.forward(ctx, *args)
     else:
@@ -195,49 +204,3 @@ def _part(leaf: Any, which: int | None) -> Any:
     middle = few // 2
     start, stop = {None: (0, few), 0: (0, middle), 1: (middle, few)}[which]
     return full_tensor(leaf).narrow(leaf._layout.dim, start, stop - start)
-
-
-class Twins:
-    """Stand for what a function is given: it may write to tensors, and call modules, which count, track and train."""
-
-    def __init__(self) -> None:
-        self._memo: dict[int, Any] = {}  # of deepcopy: what was given twice is copied once
-        self._modules: list[nn.Module] = []
-
-    def of(self, leaf: Any) -> Any:
-        """Give what stands for one argument, or for what a function among them is bound to or closes over."""
-        if isinstance(leaf, nn.Parameter):  # a module among the arguments has it as well
-            return copy.deepcopy(leaf, self._memo)
-        if isinstance(leaf, Tensor):
-            twin = leaf.detach().clone()
-            return twin if isinstance(leaf, BatchTensor) else twin.requires_grad_(leaf.requires_grad)
-        if isinstance(leaf, nn.Module):
-            self._modules.append(copy.deepcopy(leaf, self._memo))
-            return self._modules[-1]
-        if isinstance(leaf, MethodType):
-            return MethodType(self.of(leaf.__func__), self.of(leaf.__self__))
-        if isinstance(leaf, functools.partial):
-            return functools.partial(self.of(leaf.func), *map(self.of, leaf.args), **map_leaves(self.of, leaf.keywords))
-        if isinstance(leaf, FunctionType) and leaf.__closure__:
-            return self._closed_over(leaf)
-        return leaf
-
-    def have_gradients(self) -> bool:
-        """Tell whether something added to gradients of modules that were called."""
-        return any(parameter.grad is not None for module in self._modules for parameter in module.parameters())
-
-    def _closed_over(self, function: FunctionType) -> FunctionType:
-        if id(function) in self._memo:
-            return self._memo[id(function)]  # type: ignore[no-any-return]  # it calls itself
-        cells = [CellType() for _ in function.__closure__ or ()]
-        twin = FunctionType(
-            function.__code__, function.__globals__, function.__name__, function.__defaults__, tuple(cells)
-        )
-        twin.__kwdefaults__ = function.__kwdefaults__
-        self._memo[id(function)] = twin
-        for cell, original in zip(cells, function.__closure__ or (), strict=True):
-            with contextlib.suppress(ValueError):  # nothing was assigned yet
-                content = original.cell_contents
-                is_called = isinstance(content, (nn.Module, MethodType, FunctionType, functools.partial))
-                cell.cell_contents = self.of(content) if is_called else content
-        return twin

@@ -562,3 +562,50 @@ def a_factor_that_joins_rows_from_zero():
 
 def a_factor_that_becomes_an_integer():
     return annealed("forward, as an integer") + annealed("backward, as an integer")
+
+
+class StraightThrough(torch.autograd.Function):
+    """Takes the nearest code of each row, whose gradient is summed over rows if it is asked for."""
+
+    @staticmethod
+    def forward(ctx, x, codes):
+        at = torch.cdist(x, codes).argmin(1)
+        ctx.save_for_backward(at, codes)
+        ctx.mark_non_differentiable(at)
+        return codes.index_select(0, at), at
+
+    @staticmethod
+    def backward(ctx, grad, of_at):
+        at, codes = ctx.saved_tensors
+        of_codes = torch.zeros_like(codes).index_add_(0, at, grad) if ctx.needs_input_grad[1] else None
+        return grad.clone(), of_codes
+
+
+class Coded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encode, self.decode, self.codes = nn.Linear(4, 3), nn.Linear(3, 3), nn.Embedding(5, 3)
+        self.trains_codes = False
+
+    def forward(self, x):
+        z, codes = self.encode(x), self.codes.weight
+        q, at = StraightThrough.apply(z, codes if self.trains_codes else codes.detach())
+        return self.decode(q), z, codes.index_select(0, at)
+
+
+def codes_that_get_a_gradient_later():
+    torch.manual_seed(1)
+    model = Coded()
+    optimizer = SGD(model.parameters(), 0.1)
+    said = []
+    for epoch in range(3):
+        model.trains_codes = epoch == 1
+        model.codes.weight.requires_grad_(epoch < 2)
+        for x, y in data():
+            out, z, q = model(x)
+            loss = F.cross_entropy(out, y) + F.mse_loss(q, z.detach()) + 0.25 * F.mse_loss(z, q.detach())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            said.append(loss.item())
+    return said + everything(model)
