@@ -36,7 +36,9 @@ def end() -> None:
 
 def is_here() -> bool:
     """Tell whether this thread is the script's."""
-    return threading.current_thread() is (Script.thread or threading.main_thread())
+    if threading.get_ident() == Script.ident:  # in every step
+        return True
+    return threading.current_thread() is (Script.thread or threading.main_thread())  # in a child that was forked
 
 
 def is_launchers() -> bool:

@@ -340,6 +340,38 @@ def test_what_costs_little_is_not_called_nothing(said):
     assert "\n    nothing that costs much: of Annealed (42 parameters) only small parts run on batches" in text
 
 
+class Settings:
+    """Of one call."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+
+class Told(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 4)
+
+    def forward(self, x, settings):
+        return self.linear(x) * settings.factor
+
+
+def given_another_object_in_each_call():
+    model = Told()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for i in range(12):
+        loss = model(torch.randn(8, 6), Settings(i)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return str(ddp_patch.report())
+
+
+def test_an_object_that_is_another_one_in_each_call_is_named_by_its_class(ranks):
+    report = ranks.call(given_another_object_in_each_call, 2).ok().results[0]
+    assert "its argument [0][1], a Settings, changes from call to call. Give it the tensors that this holds" in report
+
+
 def test_a_forward_that_raises_is_not_said_to_mix_rows(ranks):
     with pytest.raises(RuntimeError) as caught:
         torch.ones(8, 6) @ torch.ones(3, 3)

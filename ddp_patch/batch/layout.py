@@ -60,7 +60,7 @@ class Layout:
     @classmethod
     def evenly(cls, rows: int, dim: int, size: int) -> Layout:
         """Deal rows likewise, though they may be too few."""
-        return cls(tuple(rows // size + (rank < rows % size) for rank in range(size)), dim, rows)
+        return cls(_even_counts(rows, size), dim, rows)
 
     @classmethod
     def joined(cls, layouts: Sequence[Layout], dim: int) -> Layout:
@@ -161,6 +161,11 @@ class Layout:
         """First row of a rank, and how many it holds, of a batch that was not joined."""
         assert self.is_consecutive
         return sum(self.counts[:rank]), self.counts[rank]
+
+
+@functools.lru_cache(maxsize=64)
+def _even_counts(rows: int, size: int) -> tuple[int, ...]:
+    return tuple(rows // size + (rank < rows % size) for rank in range(size))
 
 
 @functools.lru_cache(maxsize=64)

@@ -102,7 +102,12 @@ class Forms:
             self._passed.append((form, step))
         return self.is_passed_over
 
-    def difference(self, form: CallForm) -> str:
-        """Name an argument in which a form differs from the last one that was tried, if that is the difference."""
+    def difference(self, form: CallForm) -> tuple[str, Any]:
+        """Name an argument in which a form differs from the last one that was tried, if that is the difference.
+
+        Returns:
+            its name and its form; nothing if none is another one.
+        """
         before = dict([*self.entries][-1].arguments) if self.entries else {}
-        return next((f"its argument {path}" for path, value in form.arguments if before.get(path) != value), "")
+        found = ((f"its argument {path}", value) for path, value in form.arguments if before.get(path) != value)
+        return next(found, ("", None))

@@ -38,6 +38,7 @@ from .stored_decisions import StoredDecisions, size_key
 from .trial_run import is_of_machine
 from .trial_verdict import SplitDecision
 from .unobserved import Unobserved
+from .walk import PLAIN
 
 
 class SplitDecisions(StoredDecisions):
@@ -96,8 +97,11 @@ class SplitDecisions(StoredDecisions):
         """Compute a call of a new form on batches if that can be done, and give the decision on its form."""
         forms = self._of(call.module)
         if forms.is_passed_over:  # neither tried nor remembered
-            what = forms.difference(form) or self.fingerprints.changed_last(call.module)
-            why = f"{what} changes from call to call. A tensor may change: torch.tensor(0.5)"
+            what, changed = forms.difference(form)
+            what, advice = what or self.fingerprints.changed_last(call.module), "A tensor may change: torch.tensor(0.5)"
+            if isinstance(changed, tuple) and isinstance(changed[0], type) and changed[0] not in PLAIN:
+                what, advice = f"{what}, a {changed[0].__name__},", "Give it the tensors that this holds"
+            why = f"{what} changes from call to call. {advice}"
             how = CallMode.WHOLE if forms.has_failed_on_batches else CallMode.BATCHES
             tells = bool(forms.entries) and all(one.decision.tells_batch_sizes for one in forms.entries.values())
             decision = forms.decision_when_passed_over = SplitDecision(how, why, tells_batch_sizes=tells)

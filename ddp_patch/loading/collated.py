@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..batch.layout import Layout
@@ -34,6 +35,7 @@ class Collated:
         self._described = described
         self._is_settled = is_settled
         self._agreed: set[str] = set()
+        self._agreed_plain: set[tuple[Any, ...]] = set()  # the same, of lists that hold nothing but plain tensors
 
     def as_batch(self, data: Any, layout: Layout, exchange: Exchange, seeds_made: Callable[[], list[str]]) -> Any:
         """Make batches of collated rows.
@@ -48,6 +50,9 @@ class Collated:
         Raises:
             BatchError: where they are not of one kind, or the ranks drew alike for different rows.
         """
+        plain = tuple([(leaf.dtype, leaf.shape[1:]) for leaf in data]) if are_plain_tensors(data) else None
+        if plain in self._agreed_plain:  # in nearly every step
+            return type(data)([BatchTensor.from_local(leaf, layout) for leaf in data])
         kind = _kind(data)
         if kind not in self._agreed:
             reported = exchange((kind, [] if self._is_settled else seeds_made()))
@@ -65,6 +70,8 @@ class Collated:
                         f"make {its}. {_ADVICE}"
                     )
             self._agreed.add(kind)
+        if plain is not None:
+            self._agreed_plain.add(plain)
         return as_batch(data, layout, exchange)
 
 
@@ -72,6 +79,18 @@ _ADVICE = (
     "torch's default_collate takes the type of a batch, and the order of its keys, from its first row, and wants rows "
     "of one shape and lists of one length. Give all rows the same: float(value) in the dataset, a collate_fn that pads."
 )
+
+
+def are_plain_tensors(data: Any) -> bool:
+    """Tell a list of tensors that have rows and no graph, as most loaders give."""
+    if type(data) is not list and type(data) is not tuple:
+        return False
+    for leaf in data:
+        if type(leaf) is not Tensor or leaf.requires_grad or leaf.is_nested or not leaf.dim():
+            return False
+        if leaf.layout is not torch.strided:
+            return False
+    return True
 
 
 def _kind(data: Any) -> str:

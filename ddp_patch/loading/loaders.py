@@ -27,7 +27,7 @@ from .generators import FetchingGenerators, generators_of
 from .grown_loaders import GrownLoaders
 from .iterator import Batches
 from .numbers import Numbers
-from .plan import RUNS, Plan, Read, agreed, is_settled, plan
+from .plan import RUNS, Plan, Read, agreed, is_of_tensors, is_settled, plan
 from .reachable import find_in_loader
 from .reader import Reader
 from .receiving_iterator import ReceivingIterator
@@ -181,7 +181,7 @@ class Loaders:
             workers = divided(loader, self._world.rank, self._job.placement.local_world_size)
             drawn = workers.get("num_workers", 0) * workers.get("prefetch_factor", 0)
             generators = None  # each worker has its own
-            if loader.num_workers == 0:
+            if loader.num_workers == 0 and not is_of_tensors(loader):
                 held = generators_of(loader) if is_settled(loader) else []  # else one rank reads for all
                 generators = FetchingGenerators(self._replicas.generators, held, self._world.rank)
             changes = {

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset, Subset
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data.dataloader import default_collate
 from torch.utils.data.distributed import DistributedSampler
@@ -137,6 +138,16 @@ def agreed(local_plan: Plan, planned: list[str]) -> Plan:
     if Read.PER_HOST.name in planned and local_plan.by is not Read.PER_HOST:
         return Plan(Read.PER_HOST, "read by one rank of each host, as another rank has to")
     return local_plan
+
+
+def is_of_tensors(loader: DataLoader[Any]) -> bool:
+    """Tell a loader of tensors in memory, which are read by code of torch alone, and so without drawing anything."""
+    dataset: Any = loader.dataset
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    if type(dataset) is not TensorDataset or any(type(tensor) is not Tensor for tensor in dataset.tensors):
+        return False
+    return loader.collate_fn is default_collate and _collates_as_torch_does()
 
 
 def _collates_as_torch_does() -> bool:

@@ -13,7 +13,7 @@ from ..errors import BatchError
 from ..ledger import script_line
 from ..structure import leaves
 from .batches import as_dealt
-from .collated import Collated
+from .collated import Collated, are_plain_tensors
 from .generators import seeds_in
 from .sampler import DealtBatches
 
@@ -64,7 +64,9 @@ class ShardedIterator:
         fetching = self._world.fetching.set(True)
         try:
             data = next(self.iterator)
-            refuse_trained(data, self._world)
+            is_plain = are_plain_tensors(data)
+            if not is_plain:
+                refuse_trained(data, self._world)
         except StopIteration as error:
             if self._sampler.sizes:  # it was not the sampler that ended, but an item that raised it
                 self._sampler.sizes.popleft()
@@ -80,7 +82,7 @@ class ShardedIterator:
             if self._sampler.generators is not None:
                 self._sampler.generators.leave()
         rows, layout = self._sampler.sizes.popleft()
-        if any(isinstance(leaf, BatchTensor) for _, leaf in leaves(data)):
+        if not is_plain and any(isinstance(leaf, BatchTensor) for _, leaf in leaves(data)):
             raise BatchError(
                 f"{script_line()}: {self._described} is made of batches of another loader, of which every rank holds "
                 "its rows. Write loader = ddp_patch.read_once(loader), so that every rank reads all of it."
