@@ -7,7 +7,7 @@ its forward nor its backward looks at other rows, which is seen by running both,
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from ..batch.forms import full_tensor
 from ..batch.layout import Layout
 from ..batch.observation import Observation
 from ..batch.rules.elementwise import to_local_form
+from ..batch.shared_memory import look_through, shares_memory
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.comparison import close
@@ -71,6 +72,27 @@ def study(function: Any, args: tuple[Any, ...], seen: Observation, world: World)
         with seen.paused():
             answers = [answer[0] for answer in world.share([repr(layouts)])]  # a rank may have met an error of its own
     return layouts if all(one == answers[0] for one in answers) else []
+
+
+def dealt(result: Any, layouts: Sequence[Layout | None], args: tuple[Any, ...]) -> Any:
+    """Make batches of what a function gave for whole batches.
+
+    Args:
+        result: of the function.
+        layouts: as ``study`` gives them.
+        args: of the call.
+    """
+    outputs = result if isinstance(result, tuple) else (result,)
+    if len(outputs) != len(layouts):
+        return result
+    inputs = [full_tensor(leaf) for _, leaf in leaves(args) if isinstance(leaf, BatchTensor)]
+    dealt = list(outputs)
+    for at, (out, layout) in enumerate(zip(outputs, layouts, strict=True)):
+        if layout is not None:
+            dealt[at] = BatchTensor.from_full(out, layout)
+            if any(shares_memory(out, whole) for whole in inputs):  # it was written in place
+                look_through(dealt[at])
+    return tuple(dealt) if isinstance(result, tuple) else dealt[0]
 
 
 def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, world: World) -> list[Layout | None]:

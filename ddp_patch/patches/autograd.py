@@ -11,16 +11,15 @@ from torch import Tensor
 
 from ..batch.constants import full_tensor_of
 from ..batch.forms import full_tensor, to_local
-from ..batch.layout import Layout
 from ..batch.nested import nested
 from ..batch.nodes import unhooked
 from ..batch.pending_tensor import PendingTensor, reduction_of, root_of
+from ..batch.rules import hooked
 from ..batch.rules.autograd_calls import as_list, is_of_batch
-from ..batch.shared_memory import look_through, shares_memory
 from ..batch.tensor import BatchTensor
 from ..batch.transforms import is_mapped, is_wrapped, level_of, mapped, outside_transforms, unmapped
 from ..calling.compiled import is_traced
-from ..deciding.functions import study
+from ..deciding.functions import dealt, study
 from ..deciding.tried_forward import note_apply
 from ..errors import BatchError
 from ..gradients.averages import average
@@ -85,8 +84,10 @@ def _apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kw
             node.register_prehook(lambda grads: _scaled(grads, 1 / session.world.size))
             node.register_hook(lambda grads, outputs: _scaled(grads, session.world.size))
         return result
-    # Below torch functions a batch has no graph: a Function would compute on the wrapper and drop the gradient.
     seen = session.world.observation
+    if seen is None and (passed := hooked.passed_through(instance, wrapped, args)) is not None:
+        return passed
+    # Below torch functions a batch has no graph: a Function would compute on the wrapper and drop the gradient.
     if seen is not None and of_script and not session.world.sees_gradients:
         seen.note_autograd_function(args)
     if seen is not None and any(isinstance(leaf, BatchTensor) for _, leaf in leaves(args)):
@@ -94,7 +95,7 @@ def _apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kw
         with seen.paused():
             result = _on_whole(session, wrapped, instance, args, kwargs)
             # So that what is computed of it is seen as well; torch's have hooks, on what one process has.
-            return _dealt(result, layouts, args) if of_script else result
+            return dealt(result, layouts, args) if of_script else result
     is_alone = of_script and not kwargs and any(isinstance(leaf, BatchTensor) for _, leaf in leaves(args))
     if is_alone and (stands := session.applied.takes(instance, args)) is not None:
         return session.applied.call(stands, args)
@@ -121,20 +122,6 @@ def _on_whole(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
             f"that batch would be lost. Pass it: {instance.__name__}.apply(..., batch)."
         )
     return result
-
-
-def _dealt(result: Any, layouts: Sequence[Layout | None], args: Args) -> Any:
-    outputs = result if isinstance(result, tuple) else (result,)
-    if len(outputs) != len(layouts):
-        return result
-    inputs = [full_tensor(leaf) for _, leaf in leaves(args) if isinstance(leaf, BatchTensor)]
-    dealt = list(outputs)
-    for at, (out, layout) in enumerate(zip(outputs, layouts, strict=True)):
-        if layout is not None:
-            dealt[at] = BatchTensor.from_full(out, layout)
-            if any(shares_memory(out, whole) for whole in inputs):  # it was written in place
-                look_through(dealt[at])
-    return tuple(dealt) if isinstance(result, tuple) else dealt[0]
 
 
 def _grad(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -223,8 +210,7 @@ def _variable(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
     if not (args and isinstance(args[0], BatchTensor)):
         return wrapped(*args, **kwargs)
     wants_grad = args[1] if len(args) > 1 else kwargs.get("requires_grad", False)
-    data = args[0].detach()
-    return data.requires_grad_() if wants_grad else data
+    return args[0].detach().requires_grad_(bool(wants_grad))
 
 
 def _is_of_function(value: Any) -> bool:
@@ -244,7 +230,5 @@ PATCHES = (
         below_modes(_backward, heard=1),
         "tells DDP when to reduce; gradients are global when somebody looks",
     ),
-    Patch(
-        "torch.autograd.function", "Function.apply", _apply, "gets the whole batch, since below it a batch has no graph"
-    ),
+    Patch("torch.autograd.function", "Function.apply", _apply, "gets whole batches: below it a batch has no graph"),
 )

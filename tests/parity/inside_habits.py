@@ -1316,3 +1316,105 @@ def a_penalty_on_gradients_of_what_is_made_of_parameters():
         yield loss + grad.square().sum()
 
     return looked_at(look)
+
+
+class Branching(nn.Module):
+    """Layers of one input and of two, and one whose output is a tuple."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.bilinear, self.pair, self.head = nn.Linear(4, 6), nn.Bilinear(6, 6, 6), Pair(), nn.Linear(6, 3)
+
+    def forward(self, x):
+        h = torch.relu(self.first(x))
+        one, two = self.pair(self.bilinear(h, torch.sin(h)))
+        return self.head(one * two)
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.layer(x), x + 1
+
+
+def with_full_backward_hooks(hook, before=None, names=("first", "bilinear", "pair", "head"), joins=False):
+    torch.manual_seed(1)
+    model = Branching()
+    optimizer = SGD(model.parameters(), 0.1)
+    said = []
+    for name in names:
+        layer = getattr(model, name)
+        layer.register_full_backward_hook(functools.partial(hook, said, name))
+        if before is not None:
+            layer.register_full_backward_pre_hook(functools.partial(before, said, name))
+    for x, y in data():
+        optimizer.zero_grad()
+        out = model(x)
+        F.cross_entropy(out - out.mean(0) if joins else out, y).backward()
+        optimizer.step()
+    return [*said, *everything(model)]
+
+
+def norms(said, name, layer, into, out):
+    said += [0.0 if grad is None else grad.norm().item() for grad in (*into, *out)]
+
+
+def full_backward_hooks_on_all_layers():
+    return with_full_backward_hooks(norms) + with_full_backward_hooks(norms, joins=True)
+
+
+def full_backward_hooks_that_change_gradients():
+    def scaled(said, name, layer, into, out):
+        said.append(float(len(out)))
+        if name != "first":
+            return tuple(grad * 0.5 for grad in into)
+
+    def centred(said, name, layer, into, out):
+        if name == "pair":
+            return tuple(grad - grad.mean(0) for grad in into)
+
+    return with_full_backward_hooks(scaled) + with_full_backward_hooks(centred)
+
+
+def full_backward_pre_hooks_that_change_gradients():
+    def clamped(said, name, layer, out):
+        return tuple(grad.clamp(-0.02, 0.02) for grad in out)
+
+    return with_full_backward_hooks(norms, clamped)
+
+
+def full_backward_hooks_that_keep_gradients():
+    kept = {}
+
+    def keep(said, name, layer, into, out):
+        kept[name] = out[0].detach().clone()
+        if len(kept) == 4:
+            said += [grad.abs().max().item() for grad in kept.values()] + kept["head"][0].tolist()
+
+    return with_full_backward_hooks(keep)
+
+
+def full_backward_hooks_in_a_loader_of_odd_sizes():
+    return with_full_backward_hooks(norms, names=("head",)) + with_full_backward_hooks(norms, names=("first",))
+
+
+def class_activation_maps():
+    """As Grad-CAM makes them: activations weighted by the mean gradient of one class."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
+    optimizer = SGD(model.parameters(), 0.001)
+    kept, said = {}, []
+    model[2].register_forward_hook(lambda layer, args, out: kept.__setitem__("out", out))
+    model[2].register_full_backward_hook(lambda layer, into, out: kept.__setitem__("grad", out[0]))
+    for x, y in data(batch_size=6):
+        images = x.repeat(1, 9).view(-1, 1, 6, 6) * torch.linspace(0.5, 1.5, 36).view(1, 1, 6, 6)
+        scores = model(images)
+        model.zero_grad()
+        scores[torch.arange(len(y)), y].sum().backward()
+        maps = torch.relu((kept["grad"].mean((2, 3), keepdim=True) * kept["out"]).sum(1))
+        said += maps.detach().flatten(1).sum(1).tolist()
+        optimizer.step()
+    return said + everything(model)

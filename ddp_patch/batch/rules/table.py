@@ -24,6 +24,7 @@ from . import (
     elementwise,
     factories,
     groups,
+    hooked,
     indexing,
     joining,
     listed_entries,
@@ -158,6 +159,7 @@ def _fill() -> None:
         _set_property(name, metadata.of_the_whole)
     for name in ROWS_PROPERTIES:
         _set_property(name, metadata.of_the_rows)
+    _set_property("grad_fn", hooked.grad_fn)
     for position, default, names in ALONG_DIMENSIONS:
         for name in names:
             _set(name, dims.along(name, position, default))
