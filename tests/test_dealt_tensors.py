@@ -75,6 +75,7 @@ def test_ranks_with_other_sums_find_so_alike():
     ours, theirs = DealtTensors(), DealtTensors()
     for dealt, value in ((ours, 1.0), (theirs, 2.0)):
         dealt.note([("x", torch.full((4, 2), value))])
+        dealt.settle()
     for size, others in ((2, [theirs]), (3, [ours, theirs]), (5, [ours] * 3 + [theirs])):
         places = torch.ones(size, LENGTH)
         for place, dealt in zip(places, [ours, *others], strict=True):
@@ -88,6 +89,7 @@ def test_ranks_with_the_same_sums_find_so_however_many_they_are(size):
     dealt = DealtTensors()
     for value in torch.randn(20):
         dealt.note([("x", value.expand(4, 2))])
+        dealt.settle()
         place = torch.ones(LENGTH)
         dealt.write(place, size)
         total = torch.zeros(LENGTH)
@@ -112,7 +114,39 @@ def test_ranks_with_the_same_sums_find_so_however_many_they_are(size):
     ids=lambda tensor: f"{tensor.dtype} {tuple(tensor.shape)} {tensor.layout}",
 )
 def test_tensors_of_any_kind_are_noted(tensor):
-    DealtTensors().note([("x", tensor)])
+    dealt = DealtTensors()
+    dealt.note([("x", tensor)])
+    dealt.settle()
+
+
+class Filling(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, x, scratch):
+        scratch.copy_(x).mul_(2)
+        return self.layer(x + scratch)
+
+
+def given_scratch():
+    torch.manual_seed(0)
+    model = Filling()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    sums = []
+    for _ in range(5):
+        scratch = torch.full((8, 3), float(ddp_patch.rank()))  # as uninitialised memory holds anything
+        loss = model(torch.randn(8, 3), scratch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        sums.append([loss.item(), scratch.sum().item()])
+    return sums
+
+
+def test_what_a_forward_writes_to_may_have_held_anything(ranks):
+    one, other = ranks.call(given_scratch, 2).ok().results
+    assert one == other
 
 
 def produce(queue, seed):

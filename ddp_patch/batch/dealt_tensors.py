@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..errors import LockstepError
 from ..ledger import script_line
+from .versions import version
 
 if TYPE_CHECKING:
     from .world import World
@@ -40,9 +41,12 @@ class DealtTensors:
         self._only_integers = False  # floats were seen to differ by rounding, as accelerators' do
         self._latest: collections.deque[tuple[str, Tensor]] = collections.deque(maxlen=_KEPT)
         self._told: Tensor | None = None
+        self._given: list[
+            tuple[str, Tensor, int, Tensor]
+        ] = []  # to a call that is at work: their versions, and samples
 
     def note(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Note tensors on the host that are dealt now: on every rank, in the same order.
+        """Note tensors on the host that a call is given: on every rank, in the same order.
 
         Args:
             tensors: by what names them.
@@ -51,11 +55,17 @@ class DealtTensors:
             if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.is_quantized:
                 continue
             sample = _sample(tensor)
-            if self._only_integers and (sample.is_floating_point() or sample.is_complex()):
-                continue
-            self._has_any = True
-            self._latest.append((name, sample))
-            self._sum = zlib.crc32(ctypes.string_at(sample.data_ptr(), sample.nbytes), self._sum)
+            if not (self._only_integers and sample.is_floating_point()):
+                self._given.append((name, tensor, version(tensor), sample))
+
+    def settle(self) -> None:
+        """The call is over: count what it was given, but for what it wrote to, which may have held anything."""
+        for name, tensor, before, sample in self._given:
+            if version(tensor) == before:
+                self._has_any = True
+                self._latest.append((name, sample))
+                self._sum = zlib.crc32(ctypes.string_at(sample.data_ptr(), sample.nbytes), self._sum)
+        self._given.clear()
 
     def write(self, place: Tensor, size: int) -> None:
         """Write what this rank has to tell, to ``LENGTH`` numbers on the host.

@@ -26,6 +26,7 @@ class CallForm(NamedTuple):
 
     state: ModuleState
     arguments: tuple[Any, ...]  # (path, form) of each leaf
+    trained: frozenset[int]  # parameters that want gradients, by identity
     with_grad: bool
     gathers_scalars: bool
     is_single: bool  # a rank has one row, which forwards squeeze, or treat as a case of its own

@@ -91,7 +91,8 @@ class SplitDecisions(StoredDecisions):
         is_single = min(layout.counts) == 1
         is_joined = not layout.is_consecutive
         with_grad = torch.is_grad_enabled()
-        return CallForm(state, arguments, with_grad, call.gathers_scalars, is_single, is_joined, layout.dim)
+        trained = contents.trainable()
+        return CallForm(state, arguments, trained, with_grad, call.gathers_scalars, is_single, is_joined, layout.dim)
 
     def first_call(self, call: Call, local: LocalArgs, form: CallForm, rows: int | None) -> FirstCall:
         """Compute a call of a new form on batches if that can be done, and give the decision on its form."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..batch.forms import full_tensor
 from ..batch.layout import Layout
@@ -102,11 +102,12 @@ def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, wor
     )
     inner.sees_gradients_apart = True
     with same_draws() as draw_again, torch.no_grad():
+        needs = needs_grad(args, seen.has_frozen)
 
         def tried(cut: Callable[[Any], Any], scale: float = 1.0) -> tuple[Any, tuple[Any, ...]]:
             draw_again()
             twins = Twins()
-            halves = both_halves(function, map_leaves(lambda leaf: twins.of(cut(leaf)), args), needs_grad(args), scale)
+            halves = both_halves(function, map_leaves(lambda leaf: twins.of(cut(leaf)), args), needs, scale)
             if twins.have_gradients():
                 inner.why_not_split = inner.why_not_split or "its backward adds to gradients by itself"
             return halves
@@ -146,12 +147,18 @@ def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, wor
     return [out._layout if isinstance(out, BatchTensor) else None for out in outputs]
 
 
-def needs_grad(args: tuple[Any, ...]) -> tuple[bool, ...]:
-    """Tell which arguments a backward is asked for the gradients of: of a batch's rows it may be at any time."""
-    return tuple(
-        isinstance(arg, Tensor) and arg.is_floating_point() and (isinstance(arg, BatchTensor) or arg.requires_grad)
-        for arg in args
-    )
+def needs_grad(args: tuple[Any, ...], has_frozen: bool) -> tuple[bool, ...]:
+    """Tell which arguments a backward may be asked for the gradients of.
+
+    Args:
+        args: of a call.
+        has_frozen: there are parameters that are not trained, as yet; a tensor may be computed of them.
+    """
+
+    def may_be_asked(arg: Tensor) -> bool:
+        return arg.requires_grad or has_frozen or isinstance(arg, (BatchTensor, nn.Parameter))
+
+    return tuple(isinstance(arg, Tensor) and arg.is_floating_point() and may_be_asked(arg) for arg in args)
 
 
 def both_halves(

@@ -51,12 +51,14 @@ def observation(call: Call, layout: Layout, stands: Callable[[], StateSnapshot])
     """
     # Arguments are crossed at the module's door, and what becomes of them inside is theirs.
     trained = {id(leaf) for leaf in (*call.module.parameters(), *trained_leaves((call.args, call.kwargs)))}
-    return Observation(
+    seen = Observation(
         lambda tensor, sums: comes_from(tensor, lambda leaf: id(leaf) in trained, _MOST_NODES, sums),
         layout,
         World.get().unruled_calls.agreed,
         lambda runs_script_code: _as_it_was(call.module, stands if runs_script_code else StateSnapshot),
     )
+    seen.has_frozen = not all(parameter.requires_grad for parameter in call.module.parameters())
+    return seen
 
 
 @contextmanager

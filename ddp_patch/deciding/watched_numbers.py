@@ -125,7 +125,7 @@ def only_calculates_with(function: Any, args: tuple[Any, ...], world: World) -> 
     with same_draws() as draw_again, torch.no_grad(), muted(world):
         try:
             if not looks.any:
-                both_halves(function, tuple(map(watched, args)), needs_grad(args), 1.0)
+                both_halves(function, tuple(map(watched, args)), needs_grad(args, True), 1.0)
         except Exception:  # noqa: BLE001 — the author's code, on what it was not written for
             looks.any = True
         draw_again()

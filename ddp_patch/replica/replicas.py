@@ -86,6 +86,7 @@ class Replicas:
 
     def _watch_or_rest(self) -> None:
         """Watch module calls while something was found out, and no more once all models are found."""
+        self._world.dealt.settle()
         if self._news:
             self.watch()
         elif self.watching and not self._job.precision.is_requested and self.trained.are_all_in(self.registry.ids()):
