@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,8 +28,39 @@ def is_plain(leaf: Any) -> bool:
     return type(leaf) is Tensor and leaf.layout is torch.strided and not leaf.is_nested
 
 
-def cut(data: Any, world: World, drawn: int | None = None) -> tuple[Layout | None, set[int]]:
-    """Tell how a whole batch is dealt: its layout, and the ids of the tensors that it applies to.
+class BatchDims:
+    """Which dimension the rows of a loader's tensors were seen in: that of a square one is as in other batches."""
+
+    def __init__(self) -> None:
+        """Begin before the first batch."""
+        self._seen: dict[str, int] = {}
+
+    def of(self, tensors: Sequence[tuple[str, Tensor]], drawn: int) -> dict[int, int] | None:
+        """Tell where the tensors of a batch have their rows, if those of some are in dimension 1, as in texts [T, B].
+
+        Args:
+            tensors: of a batch, by where they are.
+            drawn: samples that it was made of.
+
+        Returns:
+            the dimension by identity; None where none has its rows in dimension 1, or one has none at all.
+        """
+        fitting = {path: [dim for dim in (0, 1) if drawn in leaf.shape[dim : dim + 1]] for path, leaf in tensors}
+        self._seen.update((path, dims[0]) for path, dims in fitting.items() if len(dims) == 1)
+        if not all(fitting.values()):
+            return None
+        is_time_first = any(dims == [1] for dims in fitting.values())
+        dims = {
+            id(leaf): fitting[path][0] if len(fitting[path]) == 1 else self._seen.get(path, int(is_time_first))
+            for path, leaf in tensors
+        }
+        return dims if any(dims.values()) else None
+
+
+def cut(
+    data: Any, world: World, drawn: int | None = None, seen: BatchDims | None = None
+) -> tuple[Layout | None, dict[int, int]]:
+    """Tell how a whole batch is dealt: its layout, and by identity the tensors that it applies to, in which dimension.
 
     Tensors of a batch that all have as many rows are batches, whatever they mean: seen whole, they are the same. If
     they do not agree, those are that have a row for each sample that was drawn, as pictures beside lists of boxes.
@@ -38,20 +69,23 @@ def cut(data: Any, world: World, drawn: int | None = None) -> tuple[Layout | Non
         data: what the loader gave.
         world: the ranks.
         drawn: samples that the batch was made of, where that is known.
+        seen: where earlier batches of the loader had their rows.
     """
     rows, among = _rows_among(data, drawn)
+    plain = [(path, leaf) for path, leaf in leaves(among) if is_plain(leaf) and not leaf.requires_grad and leaf.dim()]
+    dims = None if drawn is None or seen is None else seen.of(plain, drawn)
+    if dims is not None:
+        rows = drawn
+    else:
+        dims = {id(leaf): 0 for _, leaf in plain if leaf.shape[0] == rows}
     layout = None if rows is None else Layout.deal(rows, 0, world.size)
     if layout is None:
-        return None, set()
-    plain = {
-        id(leaf): leaf
-        for _, leaf in leaves(among)
-        if is_plain(leaf) and not leaf.requires_grad and leaf.dim() and leaf.shape[0] == rows
-    }
+        return None, {}
     # Views of one memory stay views: a script may write to it through either.
-    sharers = Counter(leaf.untyped_storage().data_ptr() for leaf in plain.values() if leaf.numel())
-    alone = {i for i, leaf in plain.items() if sharers[leaf.untyped_storage().data_ptr()] < 2}
-    return (layout, alone) if alone else (None, set())
+    pointers = {id(leaf): leaf.untyped_storage().data_ptr() for _, leaf in plain if id(leaf) in dims and leaf.numel()}
+    sharers = Counter(pointers.values())
+    alone = {i: dim for i, dim in dims.items() if i not in pointers or sharers[pointers[i]] < 2}
+    return (layout, alone) if alone else (None, {})
 
 
 def batch_size_of(data: Any, drawn: int | None) -> int | None:
@@ -92,9 +126,11 @@ def mapped_tensors(function: Callable[[Any], Any], data: Any) -> Any:
     return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, data)
 
 
-def as_dealt(data: Any, world: World, drawn: int | None = None) -> tuple[Any, int | None]:
+def as_dealt(
+    data: Any, world: World, drawn: int | None = None, seen: BatchDims | None = None
+) -> tuple[Any, int | None]:
     """Make batches of the tensors of a batch that this rank has whole, as ``cut`` says; None if it is not dealt."""
-    layout, dealt = cut(data, world, drawn)
+    layout, dealt = cut(data, world, drawn, seen)
     if layout is None:
         return data, None
 
@@ -104,7 +140,8 @@ def as_dealt(data: Any, world: World, drawn: int | None = None) -> tuple[Any, in
         if id(leaf) not in dealt:
             return leaf
         if id(leaf) not in batches:
-            batches[id(leaf)] = BatchTensor.from_local(copy_local_rows(leaf, layout, world), layout)
+            its = layout.at(dealt[id(leaf)])
+            batches[id(leaf)] = BatchTensor.from_local(copy_local_rows(leaf, its, world), its)
         return batches[id(leaf)]
 
     return mapped_tensors(to_batch, data), layout.total
@@ -117,8 +154,8 @@ def with_row_count(data: Any) -> tuple[Any, int | None]:
 
 def copy_local_rows(tensor: Tensor, layout: Layout, world: World) -> Tensor:
     """This rank's rows, in memory of their own."""
-    start, count = layout.span(world.rank)
-    return tensor[start : start + count].clone()
+    rows = tensor.narrow(layout.dim, *layout.span(world.rank)).clone()
+    return rows.contiguous() if layout.dim and tensor.is_contiguous() else rows
 
 
 def pinned(loader: DataLoader[Any]) -> Callable[[Tensor], Tensor]:

@@ -95,20 +95,20 @@ class Channel:
 
     # --- the reader's end -------------------------------------------------------------------------------------------
 
-    def send(self, address: str, value: Any, is_dealt: Callable[[Tensor], bool]) -> None:
+    def send(self, address: str, value: Any, dealt: Callable[[Tensor], int | None]) -> None:
         """Hand a value to the other ranks of this host.
 
         Args:
             address: of the iterator that it is for.
             value: a structure of tensors, arrays and other objects that can be pickled.
-            is_dealt: tells of which tensors every rank keeps its own rows only.
+            dealt: tells along which dimension every rank keeps its own rows only; None of what each has whole.
 
         Raises:
             NotPortableError: when it cannot be pickled, before anything is sent.
             LockstepError: when another rank is gone.
         """
         try:
-            text, blocks = pickled((address, value), is_dealt)
+            text, blocks = pickled((address, value), dealt)
         except Exception as error:
             raise NotPortableError(f"{type(error).__name__}: {error}") from error
         with self._sending:
@@ -213,8 +213,8 @@ class Channel:
         self._turn += 1
         return value
 
-    def _kept(self, tensor: Tensor) -> Tensor:
-        layout = Layout.deal(tensor.shape[0], 0, self._world.size)
+    def _kept(self, tensor: Tensor, dim: int) -> Tensor:
+        layout = Layout.deal(tensor.shape[dim], dim, self._world.size)
         assert layout is not None
         return BatchTensor.from_local(copy_local_rows(tensor, layout, self._world), layout)
 

@@ -19,10 +19,10 @@ _ALIGNED = 64
 class _Pickler(pickle.Pickler):
     """Leaves the memory of plain tensors out."""
 
-    def __init__(self, file: Any, blocks: list[Tensor], is_dealt: Callable[[Tensor], bool]) -> None:
+    def __init__(self, file: Any, blocks: list[Tensor], dealt: Callable[[Tensor], int | None]) -> None:
         super().__init__(file, protocol=5, buffer_callback=self._take)
         self._blocks = blocks
-        self._is_dealt = is_dealt
+        self._dealt = dealt
         self._storages: dict[int, int] = {}  # address -> block
         self._alive: list[torch.UntypedStorage] = []  # at these addresses
         self._tensors: dict[int, int] = {}  # id -> number
@@ -53,7 +53,7 @@ class _Pickler(pickle.Pickler):
                 index = self._storages[storage.data_ptr()] = self._add(_bytes_of(storage.cpu()))
                 self._alive.append(storage)
         place = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
-        return number, index, obj.dtype, place, obj.device.type, self._is_dealt(obj)
+        return number, index, obj.dtype, place, obj.device.type, self._dealt(obj)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -66,15 +66,15 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Any:
         """Copy what is kept of a tensor."""
-        number, index, dtype, (offset, shape, stride), device, is_dealt = pid
+        number, index, dtype, (offset, shape, stride), device, dim = pid
         if number not in self._tensors:
-            block = self._block(index) if is_dealt else self._copy(index, device)
+            block = self._block(index) if dim is not None else self._copy(index, device)
             whole = block[: len(block) // dtype.itemsize * dtype.itemsize].view(dtype)
             if len(whole):
                 tensor = whole.as_strided(shape, stride, offset).to(device)
             else:
                 tensor = torch.empty(shape, dtype=dtype, device=device)
-            self._tensors[number] = self._keep(tensor) if is_dealt else tensor
+            self._tensors[number] = tensor if dim is None else self._keep(tensor, dim)
         return self._tensors[number]
 
     def _copy(self, index: int, device: str) -> Tensor:
@@ -91,23 +91,23 @@ def _empty() -> Tensor:
     return torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
-def pickled(value: Any, is_dealt: Callable[[Tensor], bool]) -> tuple[bytes, list[Tensor]]:
+def pickled(value: Any, dealt: Callable[[Tensor], int | None]) -> tuple[bytes, list[Tensor]]:
     """Give the text of a value, and the blocks of bytes that it refers to."""
     blocks: list[Tensor] = []
     body = io.BytesIO()
-    pickler = _Pickler(body, blocks, is_dealt)
+    pickler = _Pickler(body, blocks, dealt)
     pickler.dump(value)
     sizes = [block.numel() for block in blocks]
     return pickle.dumps((sizes, pickler.buffers, body.getvalue())), blocks
 
 
-def unpickled(text: bytes, memory: mmap.mmap, keep: Callable[[Tensor], Any]) -> Any:
+def unpickled(text: bytes, memory: mmap.mmap, keep: Callable[[Tensor, int], Any]) -> Any:
     """Make a value of its text and its blocks.
 
     Args:
         text: what ``pickled`` gave.
         memory: holds the blocks where ``placed`` put them; it may be written to afterwards.
-        keep: copies what is kept of a tensor that is dealt.
+        keep: copies what is kept of a tensor that is dealt along a dimension.
     """
     sizes, buffers, body = pickle.loads(text)
     offsets, _ = _offsets(sizes)

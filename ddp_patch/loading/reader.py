@@ -21,9 +21,13 @@ from ..errors import BatchError
 from ..generators import same, state_of, states
 from ..portable import portable
 from ..structure import leaves
-from .batches import batch_size_of, copy_local_rows, cut, mapped_tensors, pinned, with_row_count
+from .batches import BatchDims, batch_size_of, copy_local_rows, cut, mapped_tensors, pinned, with_row_count
 from .channel import Channel, NotPortableError
 from .generators import generators_of
+
+
+def _none(tensor: Tensor) -> None:
+    """Deal nothing."""
 
 
 class Reader:
@@ -59,6 +63,7 @@ class Reader:
         self._described = described
         self._read = 0
         self._by_itself = False
+        self._seen = BatchDims()
         self._name = name
         self._generators = generators_of(loader) if self._draws_here else []
         try:
@@ -98,9 +103,9 @@ class Reader:
         try:
             if any(isinstance(leaf, BatchTensor) for _, leaf in leaves(data)):
                 raise NotPortableError("it is made of batches of another loader, of which every rank holds its rows")
-            layout, dealt = cut(data, self._world, drawn if self._in_order else None)
+            layout, dealt = cut(data, self._world, drawn if self._in_order else None, self._seen)
             rows = batch_size_of(data, drawn if self._in_order else None) if layout is None else layout.total
-            self._hand_over("batch", (data, rows), before, lambda tensor: id(tensor) in dealt)
+            self._hand_over("batch", (data, rows), before, lambda tensor: dealt.get(id(tensor)))
         except NotPortableError as error:
             if self._read == 1:
                 self._by_itself = True
@@ -128,7 +133,8 @@ class Reader:
             return batches[id(leaf)]
 
         def to_batch(leaf: Tensor) -> Tensor:
-            return BatchTensor.from_local(self._placed(copy_local_rows(leaf, layout, self._world)), layout)
+            its = layout.at(dealt[id(leaf)])
+            return BatchTensor.from_local(self._placed(copy_local_rows(leaf, its, self._world)), its)
 
         return mapped_tensors(kept, data), rows
 
@@ -136,13 +142,8 @@ class Reader:
         if "DataLoader worker" in str(error):  # torch's words for one that died or is late
             error.args = (f"{error} (of {self._described})",)
 
-    def _hand_over(self, kind: str, value: Any, before: Any, is_dealt: Callable[[Tensor], bool] | None = None) -> None:
+    def _hand_over(self, kind: str, value: Any, before: Any, dealt: Callable[[Tensor], int | None] = _none) -> None:
         now = states() if before is not None else None
         moved = now if now is not None and not same(now, before) else None
         changed = moved, [state_of(generator) for generator in self._generators]
-        self._channel.send(self._name, (kind, value, changed), is_dealt or _none)
-
-
-def _none(tensor: Tensor) -> bool:
-    """Deal nothing."""
-    return False
+        self._channel.send(self._name, (kind, value, changed), dealt)

@@ -12,7 +12,7 @@ from ..batch.world import World
 from ..errors import BatchError
 from ..ledger import script_line
 from ..structure import leaves
-from .batches import as_dealt
+from .batches import BatchDims, as_dealt
 from .collated import Collated, are_plain_tensors
 from .generators import seeds_in
 from .sampler import DealtBatches
@@ -55,6 +55,7 @@ class ShardedIterator:
         self._collated = collated
         self._collate = collate
         self._has_workers = getattr(iterator, "_num_workers", 0) > 0
+        self._seen = BatchDims()
         self._fetched = 0
         self._exchanged = 0
 
@@ -92,7 +93,7 @@ class ShardedIterator:
             data = self._leaders(data)
         if self._collate is not None:
             samples = data if layout is None else [sample for part in self._share(data) for sample in part]
-            return as_dealt(self._collate(samples), self._world, len(samples))[0], len(samples)
+            return as_dealt(self._collate(samples), self._world, len(samples), self._seen)[0], len(samples)
         return (data if layout is None else self._collated.as_batch(data, layout, self._share, self._seeds_made)), rows
 
     def _seeds_made(self) -> list[str]:

@@ -13,7 +13,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from parity import held_generators
-from parity.gradient_habits import descend
+from parity.gradient_habits import descend, everything
+from torch.nn.utils.rnn import pad_sequence
 from torch.optim import SGD
 from torch.utils.data import (
     BatchSampler,
@@ -1098,3 +1099,88 @@ def batches_in_a_dict_by_another_name():
         said += [*batch["x"].shape, batch["x"].sum().item(), type(batch).__name__ == "Encoding"]
         said.append(descend(F.cross_entropy(model(batch), batch["y"]), optimizer).item())
     return [*said, model.seen]
+
+
+def texts_of_columns(lengths=(3, 8), classes=False, n=36, seed=5):
+    """Pairs of words, or words with a class, that differ in length."""
+    drawn = torch.Generator().manual_seed(seed)
+
+    def words():
+        return torch.randint(2, 12, (int(torch.randint(*lengths, (), generator=drawn)),), generator=drawn)
+
+    return [(words(), torch.randint(0, 3, (), generator=drawn) if classes else words()) for _ in range(n)]
+
+
+def columns(samples):
+    """Texts as [T, B], as pad_sequence makes them."""
+    return tuple(
+        pad_sequence(list(part), padding_value=1) if part[0].dim() else torch.stack(part)
+        for part in zip(*samples, strict=True)
+    )
+
+
+class ColumnTranslator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(12, 8)
+        self.transformer = nn.Transformer(8, 2, 1, 1, 12, 0.0)
+        self.last = nn.Linear(8, 12)
+
+    def forward(self, source, target, mask, source_padding, target_padding):
+        s, t = self.words(source), self.words(target)
+        return self.last(self.transformer(s, t, None, mask, None, source_padding, target_padding, source_padding))
+
+
+def translated(batch_size, lengths=(3, 8), **options):
+    torch.manual_seed(1)
+    model = ColumnTranslator()
+    optimizer = SGD(model.parameters(), 0.1)
+    said = []
+    for _ in range(2):
+        for s, t in DataLoader(texts_of_columns(lengths), batch_size, collate_fn=columns, **options):
+            given = t[:-1]
+            mask = torch.triu(torch.ones(len(given), len(given)), 1).bool()
+            out = model(s, given, mask, (s == 1).T, (given == 1).T)
+            loss = F.cross_entropy(out.reshape(-1, 12), t[1:].reshape(-1), ignore_index=1)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            said += [loss.item(), float(s.shape[0]), float(s.shape[1]), s[0].double().mean().item()]
+    return said + everything(model)
+
+
+def columns_of_texts():
+    return translated(9)
+
+
+def columns_as_long_as_the_batch_is_large():
+    return translated(6) + translated(5, (4, 7))
+
+
+def columns_of_texts_that_workers_read():
+    return translated(8, num_workers=2)
+
+
+class ColumnReader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.rnn, self.last = nn.Embedding(12, 6), nn.GRU(6, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.last(self.rnn(self.words(x))[0].mean(0))
+
+
+def columns_with_a_class_for_each():
+    torch.manual_seed(1)
+    model = ColumnReader()
+    optimizer = SGD(model.parameters(), 0.1)
+    said = []
+    for lengths, size in (((3, 8), 7), ((5, 6), 5), ((4, 9), 5)):
+        for x, y in DataLoader(texts_of_columns(lengths, classes=True), size, collate_fn=columns):
+            out = model(x)
+            loss = F.cross_entropy(out, y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            said += [loss.item(), (out.argmax(1) == y).double().mean().item(), x.double().std().item()]
+    return said + everything(model)
