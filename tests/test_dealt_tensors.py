@@ -71,32 +71,48 @@ def test_what_only_an_evaluation_was_given_is_told_with_the_next_gradients(ranks
         assert "what a model was given in an earlier call" in error
 
 
-def test_ranks_with_other_sums_find_so_alike():
-    ours, theirs = DealtTensors(), DealtTensors()
-    for dealt, value in ((ours, 1.0), (theirs, 2.0)):
-        dealt.note([("x", torch.full((4, 2), value))])
-        dealt.settle()
-    for size, others in ((2, [theirs]), (3, [ours, theirs]), (5, [ours] * 3 + [theirs])):
-        places = torch.ones(size, LENGTH)
-        for place, dealt in zip(places, [ours, *others], strict=True):
-            dealt.write(place, size)
-        means = places.sum(0) / size
-        assert any(mean * mean != square for mean, square in zip(means[:3].tolist(), means[3:].tolist(), strict=True))
+def told(dealt, divides_first):
+    """What ranks tell each other, averaged: each divides what it sends, or the sum is divided."""
+    places = torch.ones(len(dealt), LENGTH)
+    for place, own in zip(places, dealt, strict=True):
+        own.write(place, len(dealt))
+    total = torch.zeros(LENGTH)
+    for place in places:
+        total += place / len(dealt) if divides_first else place
+    return total if divides_first else total / len(dealt)
 
 
-@pytest.mark.parametrize("size", [2, 3, 7, 64, 1000, 4096])
-def test_ranks_with_the_same_sums_find_so_however_many_they_are(size):
+def given(value):
     dealt = DealtTensors()
-    for value in torch.randn(20):
-        dealt.note([("x", value.expand(4, 2))])
-        dealt.settle()
-        place = torch.ones(LENGTH)
-        dealt.write(place, size)
-        total = torch.zeros(LENGTH)
-        for _ in range(size):
-            total += place
-        means = (total / size).tolist()
-        assert all(mean * mean == square for mean, square in zip(means[:3], means[3:], strict=True))
+    dealt.note([("x", torch.full((4, 2), value))])
+    dealt.settle()
+    return dealt
+
+
+class Told(Exception):
+    """All ranks would compare."""
+
+
+class Ranks:
+    def __init__(self, size):
+        self.size = size
+
+    def share(self, values):
+        raise Told
+
+
+@pytest.mark.parametrize("divides_first", [True, False])
+@pytest.mark.parametrize("size", [2, 3, 5, 7, 64, 100, 512])
+def test_ranks_find_alike_whether_they_hold_the_same(size, divides_first):
+    for value in torch.randn(20).tolist():
+        for others in (0, 1, size // 2, size - 1):
+            dealt = [given(value + 1)] * others + [given(value)] * (size - others)
+            dealt[0].arrived(told(dealt, divides_first))
+            if others:
+                with pytest.raises(Told):
+                    dealt[0].check(Ranks(size))
+            else:
+                dealt[0].check(Ranks(size))
 
 
 @pytest.mark.parametrize(

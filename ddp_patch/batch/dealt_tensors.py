@@ -24,9 +24,9 @@ from .versions import version
 if TYPE_CHECKING:
     from .world import World
 
-_BITS, _PARTS = 6, 3  # of a checksum: each part and its square are exact in float32, summed over all ranks
+_BITS, _PARTS = 6, 3  # of a checksum
 LENGTH = 2 * _PARTS
-_MOST_RANKS = 2**24 // 2 ** (2 * _BITS)
+_MOST_RANKS = 512  # beyond which sums of squares are not told exactly
 _MOST_ENTRIES = 1024  # of a tensor that are looked at
 _KEPT = 16  # tensors, to tell which of them differs
 
@@ -95,8 +95,9 @@ class DealtTensors:
         told, self._told = self._told, None
         if told is None:
             return
-        values = told.tolist()
-        if all(mean * mean == square for mean, square in zip(values[:_PARTS], values[_PARTS:], strict=True)):
+        # Sums of whole numbers: what each rank divided before they were added was rounded.
+        sums = [round(mean * world.size) for mean in told.tolist()]
+        if all(part * part == square * world.size for part, square in zip(sums[:_PARTS], sums[_PARTS:], strict=True)):
             return
         gathered = world.share([[_told(name, sample) for name, sample in self._latest]])
         found = _differing([entry[0] for entry in gathered])
