@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..batch.layout import Layout
 from ..batch.tensor import BatchTensor
+from ..batch.world import World
 from ..structure import leaves, map_leaves
 from .calls import Call
 from .comparison import Dims
@@ -65,10 +66,13 @@ class GivenBack:
             own = own_by_id.get(id(leaf))
             if own is None and isinstance(leaf, BatchTensor):
                 own = self._view(leaf._whole, None) if leaf._rows is None else self._view(leaf._rows, leaf._layout)
-            elif own is None and (place := dims.get(paths[id(leaf)])) is not None:
+            elif own is None:
+                place = dims.get(paths[id(leaf)])
+                if place is None:  # every rank has it whole
+                    return leaf
                 own = self._view(leaf, local.layout_at(place))
             if own is None:
-                return leaf
+                return self._apart(leaf)
             self._found.append(own)
             return _Number(len(self._found) - 1)
 
@@ -81,7 +85,7 @@ class GivenBack:
             form: that it has, rows or the whole.
             layout: how rows are dealt.
         """
-        if form is None or form.requires_grad or form.layout is not torch.strided:
+        if form is None or form.requires_grad or form.layout is not torch.strided or form.is_conj() or form.is_neg():
             return None
         for own, passed in self._own:
             if layout is None:
@@ -102,6 +106,19 @@ class GivenBack:
             return leaf.clone() if is_plain and leaf.untyped_storage()._cdata in memory else leaf
 
         return map_leaves(copy, value)
+
+    def _apart(self, leaf: Tensor) -> Tensor:
+        """Give what is in the script's memory and no view of that, or what is not, in memory of its own.
+
+        This rank would write to its rows of it alone.
+        """
+        rows = leaf._rows if isinstance(leaf, BatchTensor) else leaf
+        if rows is None or rows.layout is not torch.strided:
+            return leaf
+        memory = rows.untyped_storage()._cdata
+        if not any(own.layout is torch.strided and own.untyped_storage()._cdata == memory for own, _ in self._own):
+            return leaf
+        return BatchTensor.from_local(rows.clone(), leaf._layout) if isinstance(leaf, BatchTensor) else rows.clone()
 
     def put_back(self, result: Any) -> Any:
         """Give outputs with the script's tensors where the numbers are."""
@@ -129,14 +146,57 @@ def _like(form: Tensor, own: Tensor, passed: Tensor, layout: Layout) -> Tensor |
     rows = passed._rows if isinstance(passed, BatchTensor) else passed
     if rows is None or not own.layout == rows.layout == torch.strided:
         return None
-    if rows.untyped_storage()._cdata != form.untyped_storage()._cdata:
+    if rows.untyped_storage()._cdata != form.untyped_storage()._cdata or own.itemsize != form.itemsize:
         return None
-    dims = zip(own.shape, rows.shape, own.stride(), rows.stride(), strict=True)
-    spans = [(size * stride, size, part, stride == its) for size, part, stride, its in dims if size > 1]
-    if not all(part == 1 or is_alike for _, _, part, is_alike in spans):  # the rows are a copy in another order
+    offset = int(form.storage_offset() - rows.storage_offset())
+    at = next((dim for dim, (size, part) in enumerate(zip(own.shape, rows.shape, strict=True)) if size != part), None)
+    if at is None or offset < 0:
         return None
-    stride = form.stride(layout.dim)
-    if stride * layout.total not in [span for span, size, part, _ in spans if size != part]:
+    stride, rest = divmod(own.stride(at) * own.shape[at], layout.total)
+    strides = list(form.stride())
+    both = zip(rows.shape, rows.stride(), own.stride(), strict=True)
+    if not all(part < 2 or its == mine for part, its, mine in both):
+        start, _ = layout.span(World.get().rank)
+        found = _in_place(form, offset, rows, own, at, start * own.shape[at] // layout.total)
+        if found is None:
+            return None
+        offset, strides = found[0] - start * stride, found[1]
+    if rest or (form.shape[layout.dim] > 1 and strides[layout.dim] != stride):
         return None
+    strides[layout.dim] = stride
     shape = [layout.total if dim == layout.dim else size for dim, size in enumerate(form.shape)]
-    return own.as_strided(shape, form.stride(), own.storage_offset() + form.storage_offset() - rows.storage_offset())
+    view = own.detach() if own.requires_grad else own  # as the form is
+    view = view if view.dtype == form.dtype else view.view(form.dtype)
+    return view.as_strided(shape, strides, own.storage_offset() + offset)
+
+
+def _in_place(
+    form: Tensor, offset: int, rows: Tensor, own: Tensor, dim: int, start: int
+) -> tuple[int, list[int]] | None:
+    """Tell where in the script's memory a view of copied rows lies; None if it is no view of that.
+
+    Args:
+        form: the view.
+        offset: of it, in the memory of the rows.
+        rows: a copy, which lies otherwise.
+        own: the script's tensor.
+        dim: along which it was cut.
+        start: its first row among those of the rank.
+
+    Returns:
+        the place of the first entry, from that of the script's tensor, and strides.
+    """
+
+    def extent(tensor: Tensor) -> int:
+        return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+    places = torch.arange(extent(own)).as_strided(own.shape, own.stride()).narrow(dim, start, rows.shape[dim])
+    memory = torch.full((max(extent(rows), offset + extent(form)),), -1)
+    memory.as_strided(rows.shape, rows.stride()).copy_(places)
+    found = memory.as_strided(form.shape, form.stride(), offset)
+    first = int(found.flatten()[0])
+    strides = [int(found.select(d, 1).flatten()[0]) - first if n > 1 else 0 for d, n in enumerate(form.shape)]
+    expected = torch.full(form.shape, first)
+    for d, (size, stride) in enumerate(zip(form.shape, strides, strict=True)):
+        expected += (torch.arange(size) * stride).view([-1 if other == d else 1 for other in range(form.dim())])
+    return (first, strides) if first >= 0 and torch.equal(found, expected) else None

@@ -92,7 +92,7 @@ def a_container_that_gets_the_argument():
 def a_gradient_with_respect_to_what_came_back():
     torch.manual_seed(1)
     model = Giving(lambda x: x)
-    optimizer = SGD(model.parameters(), 0.1)
+    optimizer = SGD(model.parameters(), 0.001)
     told = []
     for _ in range(4):
         x = torch.randn(8, 4, requires_grad=True)
@@ -102,4 +102,29 @@ def a_gradient_with_respect_to_what_came_back():
         (slope**2).sum().backward()
         optimizer.step()
         told += [float(back is x), slope.sum().item(), x.grad.sum().item()]
+    return told
+
+
+def some_rows_of_the_argument():
+    told = []
+    for of in (lambda x: x[::2], lambda x: x[1::2], lambda x: x[:5], lambda x: x[0], lambda x: x[:, None, ::2]):
+        told += steps(of, lambda i: torch.randn(7, 4))
+    return told
+
+
+def the_argument_without_its_graph():
+    torch.manual_seed(1)
+    told = []
+    for of in (lambda x: x.detach(), lambda x: x.detach()[:, :2], lambda x: x.data):
+        model = Giving(of)
+        optimizer = SGD(model.parameters(), 0.1)
+        for _ in range(3):
+            x = torch.randn(7, 4, requires_grad=True)
+            y, back = model(x)
+            loss = (y**2).mean() + (back**3).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            back.mul_(2)
+            told += [loss.item(), float(back.requires_grad), x.grad.sum().item(), x.sum().item()]
     return told
