@@ -1,7 +1,6 @@
 """Numbers that change from call to call: whether an autograd function of the script's looks at them."""
 
 import math
-import operator
 
 import pytest
 import torch
@@ -27,7 +26,7 @@ from ddp_patch.deciding.watched_numbers import Looks, WatchedNumber, magnitude
     ],
 )
 def test_who_calculates_with_a_number_does_not_look_at_it(calculate):
-    looks, x = Looks(), torch.tensor([0.5, 2.0])
+    looks, x = Looks(0, 2), torch.tensor([0.5, 2.0])
     assert torch.equal(calculate(WatchedNumber(0.75, looks), x), calculate(0.75, x))
     assert not looks.any
 
@@ -52,11 +51,14 @@ def test_who_calculates_with_a_number_does_not_look_at_it(calculate):
         math.exp,
         math.floor,
         lambda n: min(n, 1.0),
-        lambda n: torch.full((2,), n) if operator.gt(n, 0) else None,
+        lambda n: torch.full((), n),
+        lambda n: torch.ones(()) * n,
+        lambda n: n * torch.ones(3),
+        lambda n: torch.arange(0.0, n),
     ],
 )
 def test_who_looks_is_noted(look):
-    looks = Looks()
+    looks = Looks(0, 2)
     look(WatchedNumber(0.75, looks))
     assert looks.any
 

@@ -82,6 +82,7 @@ class Observation:
         self._is_own = is_own
         self._tries = tries
         self.preserving_state = preserving_state
+        self.only_calculates = False  # an autograd function does, with the floats that it is given
         self.has_frozen = False  # parameters are not trained, as yet
         self.sees_gradients_apart = False  # those of what every rank has whole are looked at when it is over
         self._paused = False

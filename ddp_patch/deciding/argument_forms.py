@@ -13,6 +13,7 @@ from ..calling.graph_data import is_graph_batch
 from ..calling.local_arguments import LocalArgs
 from .guards import Guards
 from .walk import PLAIN
+from .watched_numbers import magnitude
 
 
 def forms_of(call: Call, local_args: LocalArgs, guards: Guards) -> tuple[Any, ...]:
@@ -28,6 +29,16 @@ def forms_of(call: Call, local_args: LocalArgs, guards: Guards) -> tuple[Any, ..
         return (*local_args.graphs.form, *((path, _form(leaf, leaf, guards)) for path, leaf in others))
     pairs = zip(call.leaves, local_args.leaves, strict=True)
     return tuple((path, _form(leaf, local, guards)) for (path, leaf), (_, local) in pairs)
+
+
+def without_values(form: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Give the form of a call, with magnitudes for its floats."""
+    return tuple(
+        (path, (float, magnitude(value[1])))
+        if type(value) is tuple and len(value) == 2 and value[0] is float
+        else (path, value)
+        for path, value in form
+    )
 
 
 def sizes_of(call: Call, local_args: LocalArgs) -> tuple[Any, ...]:

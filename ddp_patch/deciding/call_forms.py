@@ -76,6 +76,7 @@ class Forms:
         self.rebound: set[CallForm] = set()  # forms whose forward bound something alike anew: once, perhaps
         self.has_changed_outside = False  # a call did what it may branch on
         self.has_failed_on_batches = False  # one of them did, and all are of one forward
+        self.looks_at_numbers = False  # a function that is given floats does, or may
         self._streak = 0
         self._kinds: dict[Any, int] = {}  # forms but for their numbers, and the step in which they came first
         self._passed: deque[tuple[CallForm, int]] = deque(maxlen=16)  # forms that were passed over, and in which step

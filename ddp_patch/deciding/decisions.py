@@ -29,8 +29,9 @@ from ..calling.graphs import Graphs
 from ..calling.local_arguments import LocalArgs, local_arguments
 from ..structure import leaves
 from .agreed import agreed, muted
-from .argument_forms import forms_of
+from .argument_forms import forms_of, without_values
 from .call_forms import CallForm, FirstCall, Form
+from .code import names_in
 from .dimensions import DealtDimensions, WorkCounter
 from .observed_call import ObservedCall
 from .observing import completed_by, is_of_batches
@@ -87,12 +88,30 @@ class SplitDecisions(StoredDecisions):
         """What may decide how a call is carried out, but for the sizes of its tensors."""
         state = self.fingerprints.of(call.module, contents)
         arguments = forms_of(call, local, self.fingerprints.guards(call.module))
+        if self._takes_any_number(call):
+            arguments = without_values(arguments)
         layout = local.layout
         is_single = min(layout.counts) == 1
         is_joined = not layout.is_consecutive
         with_grad = torch.is_grad_enabled()
         trained = contents.trainable()
         return CallForm(state, arguments, trained, with_grad, call.gathers_scalars, is_single, is_joined, layout.dim)
+
+    def _takes_any_number(self, call: Call) -> bool:
+        """Tell whether a call is of an autograd function that was not seen to look at numbers."""
+        return getattr(call.module, "stands_for_function", False) and not self._of(call.module).looks_at_numbers
+
+    def _only_calculates(self, call: Call, seen: list[bool]) -> bool:
+        """Tell whether a function does, on all ranks, and nothing in reach of it tells its numbers from others."""
+        codes = self.fingerprints.guards(call.module).codes
+        return all(seen) and not any("type" in names_in(code).mentioned for code in codes)
+
+    def _with_values(self, call: Call, local: LocalArgs) -> CallForm:
+        """Tell the values of a function's numbers apart from now on."""
+        forms = self._of(call.module)
+        forms.looks_at_numbers = True
+        forms.entries.clear()
+        return self.form(call, local, self._census.of(call.module))
 
     def first_call(self, call: Call, local: LocalArgs, form: CallForm, rows: int | None) -> FirstCall:
         """Compute a call of a new form on batches if that can be done, and give the decision on its form."""
@@ -134,9 +153,11 @@ class SplitDecisions(StoredDecisions):
         has_rebound = observed.has_rebound(form, self._census.of(call.module)) and form not in forms.rebound
         # On every rank or on none: a trial may need all of them.
         seen = observed.seen
-        told = self._world.share([[seen.why_not_split, has_rebound, seen.gathers_what_it_made]])
+        told = self._world.share([[seen.why_not_split, has_rebound, seen.gathers_what_it_made, seen.only_calculates]])
         answers = [answer[0] for answer in told]
         why_not_split = next((reason for reason, *_ in answers if reason is not None), None)
+        if self._takes_any_number(call) and not self._only_calculates(call, [calculates for *_, calculates in answers]):
+            form = self._with_values(call, local)
         if why_not_split is not None:
             decision = SplitDecision(CallMode.BATCHES, why_not_split)
         else:
@@ -144,10 +165,10 @@ class SplitDecisions(StoredDecisions):
         with muted(self._world):  # each rank for itself
             decision = completed_by(observed.outputs, local, decision, seen)
         decision = agreed(self._world, decision)
-        decision = dataclasses.replace(decision, tells_batch_sizes=not any(gathers for *_, gathers in answers))
+        decision = dataclasses.replace(decision, tells_batch_sizes=not any(gathers for *_, gathers, _ in answers))
         if decision.mode is not CallMode.ROWS and local.assumed_dims:
             self._memory[call.module].update(dict.fromkeys(local.assumed_dims))
-        elif any(has_rebound for _, has_rebound, _ in answers):
+        elif any(has_rebound for _, has_rebound, *_ in answers):
             forms.rebound.add(form)
         else:
             self._store(call, form, decision, local, seen.is_size_dependent)
@@ -179,6 +200,8 @@ class SplitDecisions(StoredDecisions):
             tries_all: all rows are tried as well, against this rank's.
         """
         contents = self._census.of(call.module)
+        if self._takes_any_number(call):
+            self._with_values(call, local)
         trial = Unobserved(self._world, self.fingerprints, call, contents, otherwise, before, tries_all)
         decision = trial.decide(local)
         if decision.mode is not CallMode.ROWS and local.assumed_dims:

@@ -26,6 +26,7 @@ from ..structure import leaves, map_leaves
 from .given_numbers import NotingNumbers
 from .trial_run import is_of_machine
 from .twins import Twins
+from .watched_numbers import only_calculates
 
 _FEW = 4  # rows, of which gradients are seen to be sums: their function was seen to keep all rows apart
 _LARGE = 1e3  # of gradients: a backward that clamps those of parameters may leave small ones as they are
@@ -130,6 +131,8 @@ def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, wor
                     is_sum = is_sum and _are_sums(args, *grads)
                 if not is_sum:
                     inner.why_not_split = "it gives a gradient to what every rank has whole"
+            if any(type(arg) is float for arg in args):
+                seen.only_calculates = only_calculates(args, tried, world)
         except Exception as error:  # noqa: BLE001 — the author's code, on what it was not written for
             if is_of_machine(error):
                 seen.unknown_functions[name] = None  # a rank's rows may do

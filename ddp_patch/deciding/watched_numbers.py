@@ -11,27 +11,34 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..batch.rules.elementwise import to_local_form
+from ..batch.tensor import BatchTensor
 from ..batch.world import World
-from ..generators import same_draws
-from ..structure import map_leaves
-from .agreed import muted
-from .functions import both_halves, needs_grad
-from .twins import Twins
+from ..structure import leaves, map_leaves
 
 _ARITHMETIC = ("add", "sub", "mul", "truediv", "pow")
 _NUMBERS = (int, float)
 
 
 class Looks:
-    """Whether somebody looked at numbers that were given out."""
+    """Whether somebody looked at numbers that were given out, or made something of them that is not of the rows."""
 
-    def __init__(self) -> None:
-        """Begin with none given out."""
+    def __init__(self, dim: int, count: int) -> None:
+        """Begin with none given out.
+
+        Args:
+            dim: that rows are along.
+            count: of rows.
+        """
         self.any = False
+        self._dim, self._count = dim, count
+
+    def note_operands(self, values: Any) -> None:
+        """Note what a number is combined with: a tensor of numbers alone may be looked at in its place."""
+        tensors = [leaf for _, leaf in leaves(values) if isinstance(leaf, Tensor)]
+        self.any = self.any or all(self._count not in leaf.shape[self._dim : self._dim + 1] for leaf in tensors)
 
 
 class WatchedNumber:
@@ -66,6 +73,8 @@ class WatchedNumber:
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Calculate with the number, in a function of torch."""
+        looks = next(leaf._looks for _, leaf in leaves((args, kwargs or {})) if type(leaf) is cls)
+        looks.note_operands((args, kwargs or {}))
 
         def value(leaf: Any) -> Any:
             return leaf._value if type(leaf) is cls else leaf
@@ -78,6 +87,7 @@ def _calculating(function: Callable[[Any, Any], Any], reflected: bool) -> Callab
     def method(self: WatchedNumber, other: Any) -> Any:
         value = other._value if type(other) is WatchedNumber else other
         if isinstance(value, Tensor):
+            self._looks.note_operands(value)
             return function(value, self._value) if reflected else function(self._value, value)
         if type(value) not in _NUMBERS:
             return NotImplemented
@@ -105,31 +115,21 @@ for _name in (
     setattr(WatchedNumber, f"__{_name}__", _looking(f"__{_name}__"))
 
 
-def only_calculates_with(function: Any, args: tuple[Any, ...], world: World) -> bool:
-    """Tell whether a function never looks at the floats that it is given, in both of its halves. All ranks come here.
+def only_calculates(args: tuple[Any, ...], tried: Callable[[Callable[[Any], Any]], Any], world: World) -> bool:
+    """Tell whether neither half looks at the floats that it is given, for this rank's rows.
 
     Args:
-        function: of the script's, in no observation.
-        args: of a call; this rank's rows of them are tried.
+        args: of the call.
+        tried: runs both halves on what a function makes of each of these.
         world: the ranks.
     """
-    looks = Looks()
-    codes = [getattr(half, "__code__", None) for half in (function.forward, function.setup_context, function.backward)]
-    if any(code is None or "type" in code.co_names for code in codes):
-        looks.any = True  # which it would tell from a float
-    twins = Twins()
-
-    def watched(arg: Any) -> Any:
-        return WatchedNumber(arg, looks) if type(arg) is float else twins.of(to_local_form(arg))
-
-    with same_draws() as draw_again, torch.no_grad(), muted(world):
-        try:
-            if not looks.any:
-                both_halves(function, tuple(map(watched, args)), needs_grad(args, True), 1.0)
-        except Exception:  # noqa: BLE001 — the author's code, on what it was not written for
-            looks.any = True
-        draw_again()
-    return not any(has_looked for (has_looked,) in world.share([looks.any]))
+    layout = next(leaf._layout for _, leaf in leaves(args) if isinstance(leaf, BatchTensor))
+    looks = Looks(layout.dim, layout.counts[world.rank])
+    try:
+        tried(lambda leaf: WatchedNumber(leaf, looks) if type(leaf) is float else to_local_form(leaf))
+    except Exception:  # noqa: BLE001 — the author's code, on what is no float
+        return False
+    return not looks.any
 
 
 def magnitude(value: float) -> str:

@@ -14,17 +14,16 @@ from torch import Tensor, nn
 
 from ..batch.world import World
 from ..calling.calls import Call
-from ..deciding.watched_numbers import magnitude, only_calculates_with
 from .replicas import Replicas
 
-# Of calls that are running, the innermost last: the floats that magnitudes stand for, None for each other argument.
-_numbers: list[tuple[float | None, ...] | None] = []
 _ARGUMENT_TYPES = (Tensor, bool, int, float, complex, str, type(None), torch.Size, torch.dtype)
 _MADE_IN_CALLS = "<locals>"  # of the name of a class that a function makes, perhaps another one each time
 
 
 class Applied(nn.Module):
     """Stands for a function in what decides on modules."""
+
+    stands_for_function = True  # to which any float of a magnitude is as good, if it never looks at it
 
     def __init__(self, function: Any) -> None:
         """Hold what its call comes to.
@@ -37,13 +36,8 @@ class Applied(nn.Module):
         self.halves = (function.forward, function.setup_context, function.backward)
 
     def forward(self, *args: Any) -> Any:
-        """Apply it, to the numbers of this call where their magnitudes stand for them."""
-        numbers = _numbers[-1] if _numbers else None
-        return self.function.apply(*(args if numbers is None else map(_or, args, numbers)))
-
-
-def _or(arg: Any, number: float | None) -> Any:
-    return arg if number is None else number
+        """Apply it."""
+        return self.function.apply(*args)
 
 
 class AppliedFunctions:
@@ -54,8 +48,6 @@ class AppliedFunctions:
         self._replicas = replicas
         self._world = world
         self._applied: dict[Any, Applied] = {}
-        self._floats: dict[Any, tuple[Any, ...]] = {}  # of the last call of each, while they never changed
-        self._calculating: dict[Any, bool] = {}  # whether those only calculate with them whose floats changed
         self._running: list[Applied] = []
 
     def takes(self, function: Any, args: tuple[Any, ...]) -> Applied | None:
@@ -92,22 +84,9 @@ class AppliedFunctions:
             stands: what ``takes`` gave.
             args: of the function.
         """
-        numbers = None
-        if any(type(arg) is float for arg in args) and self._only_calculates(stands.function, args):
-            numbers = tuple(arg if type(arg) is float else None for arg in args)
-            args = tuple(magnitude(arg) if type(arg) is float else arg for arg in args)
         self._running.append(stands)
-        _numbers.append(numbers)
         try:
             with self._replicas.forwards.intercepting_submodules():
                 return self._replicas.call(Call(stands, stands.forward, args, {}))
         finally:
-            _numbers.pop()
             self._running.pop()
-
-    def _only_calculates(self, function: Any, args: tuple[Any, ...]) -> bool:
-        """Tell whether floats change from call to call that the function never looks at."""
-        floats = tuple(arg for arg in args if type(arg) is float)
-        if function not in self._calculating and self._floats.setdefault(function, floats) != floats:
-            self._calculating[function] = only_calculates_with(function, args, self._world)
-        return self._calculating.get(function, False)
