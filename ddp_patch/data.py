@@ -70,8 +70,19 @@ def _by_rank_zero(function: Callable[..., Any], /, *args: Any, **kwargs: Any) ->
     session = State.session
     if session is None or not session.rank_zero.in_lockstep():
         return function(*args, **kwargs)
+    from .generators import same, set_states, states  # noqa: PLC0415 — imports torch, which a session has
+
+    def read() -> tuple[Any, list[Any] | None]:
+        before = states()
+        result = function(*args, **kwargs)
+        now = states()
+        return result, None if same(before, now) else now  # what it drew, every rank has drawn
+
     name = getattr(function, "__qualname__", type(function).__qualname__)
-    return session.rank_zero.call(f"{name}, by ddp_patch.read_once", lambda: function(*args, **kwargs))
+    result, moved = session.rank_zero.call(f"{name}, by ddp_patch.read_once", read)
+    if moved is not None and not session.rank_zero.is_leader:
+        set_states(moved)
+    return result
 
 
 def deal(data: T, dim: int = 0) -> T:

@@ -182,7 +182,7 @@ class Session(Once):
     @contextlib.contextmanager
     def per_rank(self) -> Iterator[None]:
         """Let this rank speak and write for itself."""
-        with self.rank_zero.alone(), self.console.speaking():
+        with self.rank_zero.alone(), self.console.speaking(), self.world.dealt.paused():
             yield
 
     def stepped(self, optimizer: Any, is_outermost: bool) -> None:

@@ -213,6 +213,57 @@ def test_what_rank_zero_raises_all_raise(ranks):
     assert ranks.call(fails_at_rank_zero, 2).ok().results == ["'of rank 0'"] * 2
 
 
+def draws():
+    def read():
+        return [random.random(), torch.rand(2)]
+
+    torch.manual_seed(0)
+    random.seed(0)
+    first = ddp_patch.read_once(read)()
+    return [first[0], *first[1].tolist(), torch.rand(2).tolist(), random.random()]
+
+
+def test_what_is_drawn_at_rank_zero_is_drawn_at_all(ranks):
+    one, other = ranks.call(draws, 2).ok().results
+    assert one == other
+
+
+def alone():
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    losses = []
+    for _ in range(4):
+        loss = model(torch.randn(8, 3)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        with ddp_patch.per_rank(), torch.no_grad():
+            model(torch.full((4 + ddp_patch.rank(), 3), float(ddp_patch.rank())))
+    return losses
+
+
+def test_what_ranks_give_a_model_by_themselves_is_not_compared(ranks):
+    one, other = ranks.call(alone, 2).ok().results
+    assert one == other
+
+
+def signed_zeros():
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        model(torch.zeros(8, 3) * (1 - 2 * ddp_patch.rank())).mean().backward()
+        optimizer.step()
+    return str(ddp_patch.report())
+
+
+def test_zeros_of_other_signs_differ_by_rounding(ranks):
+    for report in ranks.call(signed_zeros, 2).ok().results:
+        assert "plain tensors of the script differ between ranks by rounding" in report
+
+
 def test_without_ranks_a_function_is_called_as_it_is():
     assert ddp_patch.read_once(divmod)(7, 2) == (3, 1)
     with pytest.raises(ddp_patch.errors.OptionError, match="or a function such as"):

@@ -11,7 +11,8 @@ from __future__ import annotations
 import collections
 import ctypes
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,6 +42,7 @@ class DealtTensors:
         self._only_integers = False  # floats were seen to differ by rounding, as accelerators' do
         self._latest: collections.deque[tuple[str, Tensor]] = collections.deque(maxlen=_KEPT)
         self._told: Tensor | None = None
+        self._is_paused = False
         self._given: list[
             tuple[str, Tensor, int, Tensor]
         ] = []  # to a call that is at work: their versions, and samples
@@ -51,12 +53,21 @@ class DealtTensors:
         Args:
             tensors: by what names them.
         """
-        for name, tensor in tensors:
+        for name, tensor in () if self._is_paused else tensors:
             if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.is_quantized:
                 continue
             sample = _sample(tensor)
             if not (self._only_integers and sample.is_floating_point()):
                 self._given.append((name, tensor, version(tensor), sample))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Surround what ranks do by themselves, with tensors of their own."""
+        before, self._is_paused = self._is_paused, True
+        try:
+            yield
+        finally:
+            self._is_paused = before
 
     def settle(self) -> None:
         """The call is over: count what it was given, but for what it wrote to, which may have held anything."""
@@ -64,7 +75,7 @@ class DealtTensors:
             if version(tensor) == before:
                 self._has_any = True
                 self._latest.append((name, sample))
-                self._sum = zlib.crc32(ctypes.string_at(sample.data_ptr(), sample.nbytes), self._sum)
+                self._sum = _checksum(sample, self._sum)
         self._given.clear()
 
     def write(self, place: Tensor, size: int) -> None:
@@ -112,11 +123,16 @@ class DealtTensors:
         )
 
 
-_Told = tuple[str, str, list[int], list[Any]]  # name, type, shape and entries of a sample
+_Told = tuple[str, str, list[int], list[Any], int]  # name, type, shape, entries and checksum of a sample
 
 
 def _told(name: str, sample: Tensor) -> _Told:
-    return name, str(sample.dtype).removeprefix("torch."), list(sample.shape), sample.flatten().tolist()
+    dtype = str(sample.dtype).removeprefix("torch.")
+    return name, dtype, list(sample.shape), sample.flatten().tolist(), _checksum(sample, 0)
+
+
+def _checksum(sample: Tensor, before: int) -> int:
+    return zlib.crc32(ctypes.string_at(sample.data_ptr(), sample.nbytes), before)
 
 
 def _sample(tensor: Tensor) -> Tensor:
@@ -137,7 +153,7 @@ def _differing(by_rank: Sequence[list[_Told]]) -> str | None:
         return f"what a model is given is {' and '.join(str([told[0] for told in entries]) for entries in by_rank)}"
     has_rounded = False
     for of_ranks in zip(*by_rank, strict=True):
-        if all(told == of_ranks[0] for told in of_ranks):
+        if all(told[-1] == of_ranks[0][-1] for told in of_ranks):
             continue
         if not all(_is_near(told, of_ranks[0]) for told in of_ranks):
             shown = ", ".join(f"{told[3][:3]} on rank {rank}" for rank, told in enumerate(of_ranks))
