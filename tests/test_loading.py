@@ -993,12 +993,12 @@ def test_small_parts_of_memory_on_an_accelerator_are_told_apart(monkeypatch):
     monkeypatch.setattr(torch.UntypedStorage, "cpu", lambda storage: storage.clone())
     floats, numbers = torch.arange(10_000.0), torch.arange(20_000, 30_000)
     given = [(floats[i : i + 8], numbers[i : i + 8]) for i in range(0, 400, 8)]
-    text, blocks = pickled(given, lambda _: False)
+    text, blocks = pickled(given, lambda _: None)
     places, end = placed(blocks)
     with mmap.mmap(-1, end) as memory:
         for block, at in zip(blocks, places, strict=True):
             memory[at : at + block.numel()] = block.numpy().tobytes()
-        found = unpickled(text, memory, lambda tensor: tensor)
+        found = unpickled(text, memory, lambda tensor, dim: tensor)
         for pair, wanted in zip(found, given, strict=True):
             assert all(map(torch.equal, pair, wanted))
         del found, pair

@@ -1,5 +1,8 @@
 """Forwards that give back what they were given, or views of it, in scripts that have no loader."""
 
+import dataclasses
+import typing
+
 import torch
 import torch.nn as nn
 from torch.optim import SGD
@@ -13,7 +16,7 @@ class Giving(nn.Module):
         self.layer, self.of, self.joins = nn.Linear(4, 4), of, joins
 
     def forward(self, x, *others):
-        y = self.layer(x)
+        y = self.layer(1 * x)  # what it is given may be written to
         return (y - y.mean(0) if self.joins else y), self.of(x, *others)
 
 
@@ -128,3 +131,88 @@ def the_argument_without_its_graph():
             back.mul_(2)
             told += [loss.item(), float(back.requires_grad), x.grad.sum().item(), x.sum().item()]
     return told
+
+
+def an_argument_that_is_rectified_in_place():
+    def write(back):
+        back.add_(1)
+
+    return steps(lambda x: x.relu_(), write=write) + steps(lambda x: nn.ReLU(inplace=True)(x), write=write)
+
+
+def one_tensor_given_twice():
+    def both(x, other):
+        return other
+
+    told = []
+    for i in range(4):
+        x = torch.linspace(-1, 1, 28).view(7, 4) * (i + 1)
+        told += steps(both, lambda _, x=x: x.clone(), others=lambda x=x: (x,), count=2)
+    return told
+
+
+def two_arguments_that_change_places():
+    return steps(lambda x, y: [y, x], others=lambda: (torch.ones(8, 4),), write=lambda back: back[1].add_(back[0]))
+
+
+class Kept(typing.NamedTuple):
+    given: torch.Tensor
+    column: torch.Tensor
+
+
+def a_named_tuple_of_the_argument():
+    return steps(lambda x: Kept(x, x[:, 1]), write=lambda back: (back.column.mul_(2), back.given.add_(1)))
+
+
+@dataclasses.dataclass
+class Holder:
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+def a_dataclass_that_is_given_and_given_back():
+    def write(back):
+        back.x.add_(1)
+        back.y[:, 0].mul_(3)
+
+    return steps(lambda x, holder: holder, others=lambda: (Holder(torch.ones(8, 2), torch.zeros(8, 3)),), write=write)
+
+
+def numbers_and_flags_given_back():
+    def of(x, numbers, flags):
+        return [numbers, numbers[:, 0], flags, flags[:, 1:]]
+
+    def write(back):
+        for i, each in enumerate(back):
+            each.logical_not_() if each.dtype is torch.bool else each.add_(i + 1)
+
+    return steps(of, others=lambda: (torch.arange(16).view(8, 2), torch.eye(8, 3) > 0), write=write)
+
+
+def an_argument_that_is_contiguous_already():
+    def write(back):
+        for each in back:
+            each.add_(1)
+
+    return steps(lambda x: [x.contiguous(), x.to(x.dtype), x.reshape(x.shape[0], 2, 2), x.flatten(1)], write=write)
+
+
+def a_part_of_a_larger_tensor_given_back():
+    wide = torch.zeros(8, 9)
+
+    def make(i):
+        return wide.fill_(i)[:, 2:6]
+
+    return [*steps(lambda x: [x, x[:, ::2]], make, write=lambda back: back[1].sub_(1)), wide.sum().item()]
+
+
+def rows_in_another_order_are_no_views():
+    return steps(lambda x: [x[x[:, 0].argsort()], x.flip(0)], write=lambda back: [each.mul_(2) for each in back])
+
+
+def what_a_forward_adds_to_in_place():
+    def of(x, total):
+        total += x
+        return total
+
+    return steps(of, others=lambda: (torch.ones(8, 4),), write=lambda back: back.mul_(2))
