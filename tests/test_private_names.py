@@ -57,6 +57,7 @@ NAMES = {
     "torch.jit._builtins._find_builtin": "TorchScript's table of torch's functions, by identity",
     "torch.nn.Module._call_impl": "layers that a trace names (profile)",
     "torch.nn.Module._wrapped_call_impl.__code__": "frames that a debugger does not show",
+    "torch._make_per_tensor_quantized_tensor": "quantized rows of all ranks, of the whole numbers that travel",
     "torch.nn.modules._functions.BackwardHookFunction": "what module hooks of a backward see, as batches",
     "torch.nn.modules.batchnorm._BatchNorm": "layers that see the whole batch",
     "torch.nn.modules.dropout._DropoutNd": "layers that draw",

@@ -95,6 +95,8 @@ class Collectives(ABC):
         """Concatenate the ranks' rows in row order along ``layout.dim``."""
         if self.skips_collectives:  # some ranks alone may come here: a single row fits where several do not
             raise Refused(NOT_GIVEN)
+        if rows.is_quantized:
+            return quantized_as(rows, self.all_gather_rows(rows.int_repr(), layout))
         # Bytes travel: gloo has no all_gather of bool, complex or 8-bit floats.
         local = rows.detach().movedim(layout.dim, 0).resolve_conj().resolve_neg().contiguous()
         longest = max(layout.counts)
@@ -227,3 +229,8 @@ def named(work: Any) -> str:
     if work is None:
         return "what the script asked for (a gradient, a value)"
     return work if isinstance(work, str) else function_name(work)
+
+
+def quantized_as(rows: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """Give whole numbers the scale of some quantized rows, which all ranks have alike."""
+    return torch._make_per_tensor_quantized_tensor(numbers, rows.q_scale(), rows.q_zero_point())
