@@ -94,12 +94,14 @@ def _apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kw
         layouts = study(instance, args, seen, session.world)
         with seen.paused():
             result = _on_whole(session, wrapped, instance, args, kwargs)
+            session.applied.layouts[instance] = layouts if of_script else []
             # So that what is computed of it is seen as well; torch's have hooks, on what one process has.
             return dealt(result, layouts, args) if of_script else result
     is_alone = of_script and not kwargs and any(isinstance(leaf, BatchTensor) for _, leaf in leaves(args))
     if is_alone and (stands := session.applied.takes(instance, args)) is not None:
         return session.applied.call(stands, args)
-    return _on_whole(session, wrapped, instance, args, kwargs)
+    result = _on_whole(session, wrapped, instance, args, kwargs)
+    return dealt(result, session.applied.layouts_again(instance), args)
 
 
 def is_scripts(function: type) -> bool:

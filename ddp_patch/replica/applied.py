@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..batch.layout import Layout
 from ..batch.world import World
 from ..calling.calls import Call
 from .replicas import Replicas
@@ -48,6 +49,7 @@ class AppliedFunctions:
         self._replicas = replicas
         self._world = world
         self._applied: dict[Any, Applied] = {}
+        self.layouts: dict[Any, list[Layout | None]] = {}  # of what a function gave when it was observed last
         self._running: list[Applied] = []
 
     def takes(self, function: Any, args: tuple[Any, ...]) -> Applied | None:
@@ -76,6 +78,12 @@ class AppliedFunctions:
             kind = type(f"{function.__name__}.apply", (Applied,), {})
             stands = self._applied[function] = kind(function)
         return None if stands in self._running else stands
+
+    def layouts_again(self, function: Any) -> list[Layout | None]:
+        """Give the layouts of what a function gave, if its call is observed once more in a checkpoint's backward."""
+        is_observed = self._replicas.replay.is_on and self._replicas.forwards.is_bypassed
+        is_replayed = is_observed and any(stands.function is function for stands in self._running)
+        return self.layouts.get(function, []) if is_replayed else []
 
     def call(self, stands: Applied, args: tuple[Any, ...]) -> Any:
         """Carry out a call.

@@ -609,3 +609,41 @@ def codes_that_get_a_gradient_later():
             optimizer.step()
             said.append(loss.item())
     return said + everything(model)
+
+
+class Looking(Annealed):
+    joins_in = "neither"
+
+    @staticmethod
+    def forward(ctx, x, alpha):
+        ctx.alpha = float(alpha)
+        return x * ctx.alpha
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.alpha * grad, None
+
+
+def checkpointed(function, values):
+    torch.manual_seed(1)
+    first, last = nn.Linear(4, 6), nn.Linear(6, 3)
+    optimizer = SGD([*first.parameters(), *last.parameters()], 0.01)
+    said = []
+    for i, (x, y) in enumerate(data(batch_size=6, n=48)):
+        hidden = checkpoint(lambda h, i=i: function.apply(h, values[i]).sin(), first(x), use_reentrant=False)
+        loss = F.cross_entropy(last(hidden), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        said.append(loss.item())
+    return said + everything(first) + everything(last)
+
+
+def a_function_in_a_checkpoint_whose_factor_changes():
+    floats, numbers = [0.5, 0.75, 0.6, 0.9, 30.0, 31.0, 500.0, 2.0], [1, 2, 3, 4, 5, 1, 2, 3]
+    return [
+        number
+        for function in (Reversed, Looking)
+        for values in (floats, numbers)
+        for number in checkpointed(function, values)
+    ]
