@@ -8,14 +8,16 @@ from torch.utils.data import DataLoader
 
 
 def data(seed=0):
-    return DataLoader(torch.randn(10, 3, 6, 6, generator=torch.Generator().manual_seed(seed)), 10)
+    drawn = torch.Generator().manual_seed(seed)
+    return DataLoader(torch.randn(10, 3, 6, 6, generator=drawn, dtype=torch.float32), 10)
 
 
 def quantized():
     torch.backends.quantized.engine = next(e for e in torch.backends.quantized.supported_engines if e != "none")
     torch.manual_seed(0)
+    convolution = nn.Conv2d(3, 4, 3, dtype=torch.float32)
     model = nn.Sequential(
-        quantization.QuantStub(), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), quantization.DeQuantStub()
+        quantization.QuantStub(), convolution, nn.ReLU(), nn.Flatten(), quantization.DeQuantStub()
     ).eval()
     model.qconfig = quantization.default_qconfig
     quantization.fuse_modules(model, ["1", "2"], inplace=True)
