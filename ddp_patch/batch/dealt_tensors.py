@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _BITS, _PARTS = 6, 3  # of a checksum
 LENGTH = 2 * _PARTS
 _MOST_RANKS = 512  # beyond which sums of squares are not told exactly
+_KINDS = {torch.float32: struct.Struct(f"{LENGTH}f"), torch.float64: struct.Struct(f"{LENGTH}d")}  # in memory
 _MOST_ENTRIES = 1024  # of a tensor that are looked at
 _KEPT = 16  # tensors, to tell which of them differs
 
@@ -85,13 +87,15 @@ class DealtTensors:
             place: whose mean over the ranks ``arrived`` gets.
             size: of the world.
         """
-        if self._has_any and place.device.type == "cpu" and size <= _MOST_RANKS:
+        kind = _KINDS.get(place.dtype)
+        if self._has_any and place.device.type == "cpu" and kind is not None and size <= _MOST_RANKS:
             parts = [(self._sum >> (_BITS * part)) % 2**_BITS for part in range(_PARTS)]
-            place.copy_(place.new_tensor([*parts, *(part * part for part in parts)]))
+            numbers = kind.pack(*parts, *(part * part for part in parts))
+            ctypes.memmove(place.data_ptr(), numbers, len(numbers))
 
     def arrived(self, means: Tensor) -> None:
         """Take what the ranks told: as ``write`` wrote it, averaged."""
-        if self._has_any and means.device.type == "cpu":
+        if self._has_any and means.device.type == "cpu" and means.dtype in _KINDS:
             self._told = means
 
     def check(self, world: World) -> None:
@@ -107,7 +111,8 @@ class DealtTensors:
         if told is None:
             return
         # Sums of whole numbers: what each rank divided before they were added was rounded.
-        sums = [round(mean * world.size) for mean in told.tolist()]
+        numbers = _KINDS[told.dtype].unpack(ctypes.string_at(told.data_ptr(), told.nbytes))
+        sums = [round(mean * world.size) for mean in numbers]
         if all(part * part == square * world.size for part, square in zip(sums[:_PARTS], sums[_PARTS:], strict=True)):
             return
         gathered = world.share([[_told(name, sample) for name, sample in self._latest]])
