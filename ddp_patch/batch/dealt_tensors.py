@@ -45,9 +45,8 @@ class DealtTensors:
         self._latest: collections.deque[tuple[str, Tensor]] = collections.deque(maxlen=_KEPT)
         self._told: Tensor | None = None
         self._is_paused = False
-        self._given: list[
-            tuple[str, Tensor, int, Tensor]
-        ] = []  # to a call that is at work: their versions, and samples
+        # To a call that is at work: names, tensors, their versions, and samples of them.
+        self._given: list[tuple[str, Tensor, int, Tensor]] = []
 
     def note(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Note tensors on the host that a call is given: on every rank, in the same order.
@@ -172,8 +171,8 @@ def _is_near(told: _Told, first: _Told) -> bool:
     if told[1:3] != first[1:3]:
         return False
     dtype = getattr(torch, first[1])
-    own, other = torch.tensor(told[3], dtype=dtype), torch.tensor(first[3], dtype=dtype)
     if not dtype.is_floating_point:
-        return torch.equal(own, other)
+        return told[3] == first[3]
+    own, other = torch.tensor(told[3], dtype=torch.float64), torch.tensor(first[3], dtype=torch.float64)
     tolerance = torch.finfo(dtype).eps ** 0.5 * other.nan_to_num(0, 0, 0).abs().max()
     return torch.allclose(own, other, rtol=0, atol=float(tolerance), equal_nan=True)

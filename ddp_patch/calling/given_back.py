@@ -89,7 +89,7 @@ class GivenBack:
             return None
         for own, passed in self._own:
             if layout is None:
-                if own.untyped_storage()._cdata == form.untyped_storage()._cdata:
+                if own.layout is torch.strided and own.untyped_storage()._cdata == form.untyped_storage()._cdata:
                     return form
             elif layout.is_consecutive and (view := _like(form, own, passed, layout)) is not None:
                 return view
