@@ -1,5 +1,8 @@
 """Full backward hooks of modules: what they see costs nothing that they do not ask for."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -44,3 +47,25 @@ def test_hooks_that_ask_for_no_values_gather_nothing(ranks, nproc, hook):
             ["ReLU", [8, 8], False],
             ["Linear", [8, 8], True],
         ]
+
+
+def graphs_left():
+    """Count the graphs of hooked layers that are still there once their outputs are gone, without a collection."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    torch.optim.SGD(model.parameters(), 0.1)
+    for layer in model:
+        layer.register_full_backward_hook(lambda layer, into, out: None)
+    gc.collect()
+    gc.disable()
+    left = []
+    for x in torch.utils.data.DataLoader(torch.randn(48, 8), 8):
+        out = model(x)
+        left.append(weakref.ref(out.grad_fn._node))
+        del out, x
+    alive = sum(node() is not None for node in left[3:])
+    gc.enable()
+    return alive
+
+
+def test_a_graph_goes_with_its_output(ranks):
+    assert ranks.call(graphs_left, 2).ok().results == [0, 0]

@@ -23,7 +23,7 @@ Grads = tuple[Any, ...]
 
 
 class BatchNode:
-    """Stands for the node of rows: hooks on it see batches."""
+    """Stands for the node of rows: hooks on it see batches. It is made when asked for: no graph holds itself by it."""
 
     def __init__(self, node: Any, layouts: list[Layout | None]) -> None:
         """Stand for it.
@@ -40,43 +40,48 @@ class BatchNode:
 
     def register_hook(self, hook: Callable[[Grads, Grads], Grads | None]) -> Any:
         """Register a hook on gradients that come out of the node, and that came into it."""
+        layouts = self._layouts
 
         def on_rows(into: Grads, out: Grads) -> Grads | None:
-            given = self._batches(into)
-            return self._rows(hook(given, self._batches(out)), given, into)
+            given = _batches(into, layouts)
+            return _rows(hook(given, _batches(out, layouts)), given, into, layouts)
 
         return self._node.register_hook(on_rows)
 
     def register_prehook(self, hook: Callable[[Grads], Grads | None]) -> Any:
         """Register a hook on gradients that come into the node."""
+        layouts = self._layouts
 
         def on_rows(out: Grads) -> Grads | None:
-            given = self._batches(out)
-            return self._rows(hook(given), given, out)
+            given = _batches(out, layouts)
+            return _rows(hook(given), given, out, layouts)
 
         return self._node.register_prehook(on_rows)
 
-    def _batches(self, grads: Grads) -> Grads:
-        size = World.get().size
-        return tuple(
-            grad if grad is None or layout is None else BatchTensor.from_local(grad / size, layout)
-            for grad, layout in zip(grads, self._layouts, strict=True)
-        )
 
-    def _rows(self, result: Grads | None, given: Grads, rows: Grads) -> Grads | None:
-        if result is None:
-            return None
-        return tuple(
-            its if one is batch else self._row(one, layout)
-            for one, batch, its, layout in zip(result, given, rows, self._layouts, strict=True)
-        )
+def _batches(grads: Grads, layouts: list[Layout | None]) -> Grads:
+    size = World.get().size
+    return tuple(
+        grad if grad is None or layout is None else BatchTensor.from_local(grad / size, layout)
+        for grad, layout in zip(grads, layouts, strict=True)
+    )
 
-    def _row(self, grad: Any, layout: Layout | None) -> Any:
-        if grad is None or layout is None:
-            return grad
-        if not isinstance(grad, BatchTensor):
-            raise BatchError("A hook on a batch returned a plain tensor. Return an expression of the gradient it got.")
-        return to_local(grad) * World.get().size
+
+def _rows(result: Grads | None, given: Grads, rows: Grads, layouts: list[Layout | None]) -> Grads | None:
+    if result is None:
+        return None
+    return tuple(
+        its if one is batch else _row(one, layout)
+        for one, batch, its, layout in zip(result, given, rows, layouts, strict=True)
+    )
+
+
+def _row(grad: Any, layout: Layout | None) -> Any:
+    if grad is None or layout is None:
+        return grad
+    if not isinstance(grad, BatchTensor):
+        raise BatchError("A hook on a batch returned a plain tensor. Return an expression of the gradient it got.")
+    return to_local(grad) * World.get().size
 
 
 def passed_through(function: Any, apply: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -99,7 +104,7 @@ def passed_through(function: Any, apply: Callable[..., Any], args: tuple[Any, ..
     outputs = apply(*map(to_local_form, args))
     node = next((out.grad_fn for out in outputs if out.grad_fn is not None), None)
     if node is not None:
-        node.of_batches = BatchNode(node, layouts)
+        node.layouts_of_batches = layouts
     pairs = zip(outputs, layouts, strict=True)
     return tuple(out if layout is None else BatchTensor.from_local(out, layout) for out, layout in pairs)
 
@@ -107,4 +112,5 @@ def passed_through(function: Any, apply: Callable[..., Any], args: tuple[Any, ..
 def grad_fn(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.grad_fn``: the node of the rows, or what stands for it."""
     node = metadata.of_the_rows(func, args, kwargs)
-    return getattr(node, "of_batches", node)
+    layouts = getattr(node, "layouts_of_batches", None)
+    return node if layouts is None else BatchNode(node, layouts)
