@@ -12,9 +12,10 @@ import types
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..batch.tensor import BatchTensor
+from ..calling.swap import MARK
 from ..structure import Opaque
 from .state_snapshot import StateSnapshot
 from .walk import OF_TORCH, PLAIN, Walk
@@ -44,6 +45,7 @@ class Guards:
         self._layers = layers
         self._names: set[str] = set()  # of attributes and global variables that the code mentions
         self._has_more_names = False  # which were not looked for
+        self._held: _Held | None = None  # by the layers, if no attribute was set since
         self.content: Any = None
         self.outside = StateSnapshot()  # what the code reaches beside what the layers hold
         self._find()
@@ -57,6 +59,8 @@ class Guards:
         if not layers_did and self.outside.is_as_found() and self._last_walk.standing.is_as_found():
             return False
         before = self.content
+        if layers_did:
+            self._held = None
         self._find()
         return bool(before != self.content)
 
@@ -109,26 +113,70 @@ class Guards:
 
     def _find_once(self) -> None:
         walk = self._walk()
+        held = self._held
+        if held is None or not held.is_of(self._layers):
+            held = self._held = _Held(self._layers)
         # Code first: what it names is looked at whatever else the layers hold.
         content: list[Any] = []
-        for layer in self._layers:
+        for layer in held.with_kinds:
             content += walk.kinds(layer, 0)
-            content += [walk.over(value, 0) for value in _functions_among(vars(layer))]  # of which no copy is made
+        content += [walk.over(function, 0) for function in held.functions()]  # of which no copy is made
         content += walk.deeper()
         self.outside, walk.standing = walk.standing, StateSnapshot()
-        for layer in self._layers:
-            for name, value in vars(layer).items():
-                if name not in OF_TORCH and type(value) not in PLAIN:
-                    content.append((name, walk.over(value, 0)))
-            for buffer in layer._buffers.values():
-                if buffer is not None:
-                    walk.standing.flag(buffer)
+        content += held.fixed
+        content += [(name, walk.over(space.get(name), 0)) for space, name in held.attributes]
+        for buffer in held.buffers():
+            walk.standing.flag(buffer)
         content += walk.deeper()
         self._last_walk = walk  # which keeps what it met alive
         self.content = tuple(filter(None, content))
 
 
-def _functions_among(namespace: dict[str, Any]) -> Iterator[types.FunctionType]:
-    for value in namespace.values():
-        some = value.values() if type(value) is dict else value if type(value) in (list, tuple) else (value,)
-        yield from (one for one in some if isinstance(one, types.FunctionType))
+class _Held:
+    """What layers hold that is to be walked, found once: torch's own layers mostly hold nothing of the kind."""
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        """Look at each attribute."""
+        self._kinds, self._sizes = list(map(type, layers)), list(map(len, map(vars, layers)))
+        self.with_kinds = [layer for layer in layers if not all(map(_is_torchs, type(layer).__mro__))]
+        self.fixed: list[Any] = []  # the content of attributes that cannot change
+        self.attributes: list[tuple[dict[str, Any], str]] = []  # where the others stand: one tensor follows another
+        self._containers: list[Any] = []  # of functions, maybe
+        self._functions: list[types.FunctionType] = []
+        self._buffers = [layer._buffers for layer in layers]
+        for layer in layers:
+            for name, value in vars(layer).items():
+                if name not in OF_TORCH and type(value) not in PLAIN:
+                    self._note(vars(layer), name, value)
+
+    def is_of(self, layers: list[nn.Module]) -> bool:
+        """Tell whether the layers have the classes that they had, and as many attributes."""
+        return list(map(type, layers)) == self._kinds and list(map(len, map(vars, layers))) == self._sizes
+
+    def functions(self) -> Iterator[types.FunctionType]:
+        """Those that attributes are and hold, now."""
+        yield from self._functions
+        for container in filter(None, self._containers):
+            for one in container.values() if type(container) is dict else container:
+                if isinstance(one, types.FunctionType):
+                    yield one
+
+    def buffers(self) -> Iterator[Tensor]:
+        """Those that there are, now."""
+        for buffers in filter(None, self._buffers):
+            yield from (buffer for buffer in buffers.values() if buffer is not None)
+
+    def _note(self, namespace: dict[str, Any], name: str, value: Any) -> None:
+        kind = type(value)
+        if isinstance(value, types.FunctionType):
+            self._functions.append(value)
+        elif kind in (dict, list, tuple):
+            self._containers.append(value)
+        if kind is tuple and all(type(item) in PLAIN for item in value):
+            self.fixed.append((name, (kind, tuple((type(item), item) for item in value))))
+        else:
+            self.attributes.append((namespace, name))
+
+
+def _is_torchs(kind: type) -> bool:
+    return kind is object or (kind.__module__.startswith("torch.") and MARK not in vars(kind))

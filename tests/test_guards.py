@@ -1,0 +1,94 @@
+"""What a forward may branch on is walked again when something changed, and torch's own layers are not walked again."""
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from ddp_patch.deciding.guards import Guards
+
+LOG = []
+
+
+class Net(nn.Module):
+    def __init__(self, depth=1):
+        super().__init__()
+        self.layers = nn.Sequential(*[nn.Sequential(nn.LayerNorm(2), nn.BatchNorm1d(2)) for _ in range(depth)])
+        self.sizes, self.table, self.kept = (2, 3), {}, torch.zeros(2)
+        self.functions = []
+
+    def forward(self, x):
+        LOG.append(len(x))
+        return self.layers(x) * len(self.table) * len(self.sizes) + self.kept
+
+
+def guarding(module):
+    return Guards(list(module.modules()), id)
+
+
+def steps_of_python(function):
+    """Count the calls of functions and generators that are written in Python."""
+    counted = []
+    sys.setprofile(lambda frame, event, _: counted.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return len(counted)
+
+
+def test_a_change_costs_as_much_in_a_model_of_many_layers():
+    costs = []
+    for depth in (1, 100):
+        guards = guarding(Net(depth))
+        LOG.append(0)
+        assert guards.changed()
+        LOG.append(0)
+        costs.append(steps_of_python(guards.changed))
+    buffers = 3 * 100  # each BatchNorm's flags are noted, by one call and one step of a generator
+    assert costs[1] < costs[0] + 4 * buffers
+
+
+def one_more(module):
+    module.functions.append(lambda x: x * len(LOG))
+
+
+def behind_torchs_back(module):
+    vars(module)["function"] = lambda x: x * len(LOG)
+
+
+def own_layer(module):
+    class Own(nn.LayerNorm):
+        def forward(self, x):
+            return x * len(LOG)
+
+    module.layers[0][0].__class__ = Own
+
+
+@pytest.mark.parametrize("change", [one_more, own_layer, behind_torchs_back])
+def test_code_that_layers_get_is_walked_when_something_else_changed(change):
+    module = Net()
+    guards = guarding(module)
+    change(module)
+    LOG.append(0)
+    assert guards.changed()
+    assert any("lambda" in name or "Own" in name for name in guards.codes.values())
+
+
+def test_a_tensor_that_followed_another_is_the_one_that_is_noted():
+    module = Net()
+    guards = guarding(module)
+    vars(module)["kept"] = torch.zeros(2)
+    LOG.append(0)
+    assert guards.changed()
+    assert not guards.changed()
+    module.kept.requires_grad_()
+    assert guards.changed()
+
+
+def test_an_attribute_that_was_set_is_looked_at_again():
+    module = Net()
+    guards = guarding(module)
+    module.sizes = (2, 4)
+    assert guards.changed(layers_did=True)
