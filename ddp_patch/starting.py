@@ -52,8 +52,10 @@ def start(options: Options, stopped: Callable[[], None], report: Callable[[], st
             relaunch.agree_on_hashes(launched)
         relaunch.refuse_old_torch(_torch_version())  # once: the line before may start this program again
     from . import patches  # noqa: PLC0415
+    from .job import freed_memory  # noqa: PLC0415
     from .job.job import Job  # noqa: PLC0415
 
+    freed_memory.keep()
     script_thread.begin(is_kept=launched.launcher.keeps)
     job = State.joined = Job.current or Job(launched, options.timeout, options.share_devices)
     session = _session_class(options)(options, job, stopped)
