@@ -1,8 +1,8 @@
 """What a step frees stays with its process for the next step, up to 64 MiB of it.
 
-glibc gives free memory at the end of its heap back to the system, and a step that asks for it again has each of its pages
-cleared once more: a fifth of the step of a small recurrent net. How much glibc keeps grows with the largest block that a
-program frees, to twice as much, and it is only told by doing so (mallopt(3), ``M_MMAP_THRESHOLD``). Whoever sets
+glibc gives free memory at the end of its heap back to the system, and a step that asks for it again has each page of it
+cleared once more: a fifth of the step of a small recurrent net. How much glibc keeps grows with the largest block that
+a program frees, to twice as much, and is told by nothing else (mallopt(3), ``M_MMAP_THRESHOLD``). Whoever sets
 ``MALLOC_TRIM_THRESHOLD_`` or ``MALLOC_MMAP_THRESHOLD_`` has his values: glibc grows nothing then.
 """
 

@@ -123,9 +123,15 @@ def epochs(loader, count=2, between=True):
         for batch in loader:
             seen += said(batch)
             if between:
-                seen += [torch.rand(()).item(), float(np.random.rand()), random.random()]
+                seen += draws()
         seen.append(-1.0)
-    return [*seen, torch.rand(()).item(), float(np.random.rand()), random.random()]
+    return seen + draws()
+
+
+def draws():
+    """Of every generator, one number and one of the normal numbers, which they make in pairs and keep one of."""
+    uniform = torch.rand(()).item(), float(np.random.rand()), random.random()
+    return [*uniform, torch.randn(()).item(), np.random.randn(), random.gauss(0, 1)]
 
 
 # --- samplers ---------------------------------------------------------------------------------------------------------
