@@ -100,7 +100,7 @@ class HookCensus:
     @staticmethod
     def need_whole(module: nn.Module) -> bool:
         """Tell whether hooks can only be right if a module computes the whole: global and legacy backward ones."""
-        return _has_any_global_hook() or (module._is_full_backward_hook is False and bool(module._backward_hooks))
+        return bool(_has_any_global_hook()) or (module._is_full_backward_hook is False and bool(module._backward_hooks))
 
     def is_new(self, module: nn.Module, contents: ModuleContents) -> bool:
         """Tell whether hooks inside a module were registered since this was last asked."""

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, StackDataset, Subset, TensorDataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data.dataloader import default_collate
 from torch.utils.data.distributed import DistributedSampler
@@ -114,6 +114,8 @@ def plan(loader: DataLoader[Any], size: int, is_one_host: bool) -> Plan:
                 "ddp_patch.shard_batch(loader): one rank of each host reads them."
             )
         return _per_host("its iterator works on whole batches")
+    if choice != "shard_batch" and _gives_several(loader.dataset):
+        return _per_host(f"its dataset's __getitems__ may look at the whole batch; {_SHARD_BATCH}")
     if loader.collate_fn is default_collate and _collates_as_torch_does():
         return Plan(Read.OWN_ROWS, "rows dealt: each rank loads its own")
     if choice == "shard_batch":
@@ -148,6 +150,20 @@ def is_of_tensors(loader: DataLoader[Any]) -> bool:
     if type(dataset) is not TensorDataset or any(type(tensor) is not Tensor for tensor in dataset.tensors):
         return False
     return loader.collate_fn is default_collate and _collates_as_torch_does()
+
+
+def _gives_several(dataset: Any) -> bool:
+    """Tell whether code of the script's own gets all samples of a batch from a dataset at once."""
+    while isinstance(dataset, Subset) and type(dataset).__getitems__ is Subset.__getitems__:
+        dataset = dataset.dataset
+    if type(dataset) is StackDataset:
+        parts = dataset.datasets
+        return any(map(_gives_several, parts.values() if isinstance(parts, dict) else parts))
+    if not callable(getattr(dataset, "__getitems__", None)):
+        return False
+    # Hugging Face's reads the rows of a table, one like another, unless it was given a transform of batches.
+    is_table = type(dataset).__module__ == "datasets.arrow_dataset"
+    return not is_table or dataset.format["type"] == "custom"
 
 
 def _collates_as_torch_does() -> bool:

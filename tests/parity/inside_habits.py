@@ -1386,6 +1386,33 @@ def full_backward_pre_hooks_that_change_gradients():
     return with_full_backward_hooks(norms, clamped)
 
 
+def full_backward_hooks_that_write_in_place():
+    def clamped(said, name, layer, into, out):
+        if name != "first":
+            into[0].clamp_(min=0)
+
+    def halved(said, name, layer, into, out):
+        return tuple(grad if grad is None else grad.mul_(0.5) for grad in into)
+
+    def zeroed(said, name, layer, out):
+        out[0][:2] = 0
+
+    return [
+        v for hook in (clamped, halved) for v in with_full_backward_hooks(hook) + with_full_backward_hooks(hook, zeroed)
+    ]
+
+
+def a_full_backward_hook_on_all_modules():
+    said = []
+    handle = nn.modules.module.register_module_full_backward_hook(
+        lambda layer, into, out: said.append(out[0].norm().item())
+    )
+    try:
+        return fit(Branching()) + said
+    finally:
+        handle.remove()
+
+
 def full_backward_hooks_that_keep_gradients():
     kept = {}
 

@@ -23,6 +23,7 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     Sampler,
+    StackDataset,
     Subset,
     SubsetRandomSampler,
     WeightedRandomSampler,
@@ -298,6 +299,37 @@ def augmented_where_one_rank_reads():
     plain = ddp_patch.read_once(DataLoader(Noisy(), 6, shuffle=True))
     workers = ddp_patch.read_once(DataLoader(Noisy(), 6, shuffle=True, num_workers=2))
     return epochs(plain) + epochs(workers) + epochs(DataLoader(Noisy(), 6, collate_fn=padded_rows, num_workers=1))
+
+
+class Several(Rows):
+    """Gives all samples of a batch at once, and looks at all of them."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def __getitems__(self, indices):
+        return self.change([self[i][0] for i in indices])
+
+
+def centred(rows):
+    return [row - sum(rows) / len(rows) for row in rows]
+
+
+def doubled(rows):
+    return [row * factor for row in rows for factor in (1, -0.5)]
+
+
+def filtered(rows):
+    return [row for row in rows if row.sum() % 2 < 1] or rows
+
+
+def datasets_that_give_several_samples_at_once():
+    seen = []
+    for change in (centred, doubled, filtered):
+        seen += epochs(DataLoader(Several(change), 6, shuffle=True))
+        seen += epochs(DataLoader(Subset(Several(change), range(1, 20)), 5, shuffle=True))
+    return seen + epochs(DataLoader(StackDataset(Several(centred), Rows()), 6))
 
 
 @dataclasses.dataclass
