@@ -47,7 +47,8 @@ def read_once(source: T) -> T:
 
     A function, such as ``queue.get`` of a queue that processes of the script put batches into, is called by rank 0:
     ``get = ddp_patch.read_once(queue.get)``. The other ranks get what it returns, which has to survive pickling, or
-    raise what it raises. On one process, or while ddp_patch is not enabled, it is what it was.
+    raise what it raises. Batches that it is given are whole. On one process, or while ddp_patch is not
+    enabled, it is what it was.
 
     Args:
         source: a ``torch.utils.data.DataLoader``, which is returned; or a function, in whose place another is.
@@ -70,7 +71,10 @@ def _by_rank_zero(function: Callable[..., Any], /, *args: Any, **kwargs: Any) ->
     session = State.session
     if session is None or not session.rank_zero.in_lockstep():
         return function(*args, **kwargs)
-    from .generators import same, set_states, states  # noqa: PLC0415 — imports torch, which a session has
+    from .calling.rows import final_arguments  # noqa: PLC0415 — imports torch, which a session has
+    from .generators import same, set_states, states  # noqa: PLC0415
+
+    args, kwargs = final_arguments(args, kwargs)
 
     def read() -> tuple[Any, list[Any] | None]:
         before = states()

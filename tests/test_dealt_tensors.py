@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import ddp_patch
 from ddp_patch.batch.dealt_tensors import LENGTH, DealtTensors
@@ -262,6 +263,39 @@ def signed_zeros():
 def test_zeros_of_other_signs_differ_by_rounding(ranks):
     for report in ranks.call(signed_zeros, 2).ok().results:
         assert "plain tensors of the script differ between ranks by rounding" in report
+
+
+def scored(by_argument):
+    """An external scorer is given batches and losses, or takes them from around it."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1, dtype=torch.float64)
+    found = []
+    for (x,) in DataLoader(TensorDataset(torch.randn(12, 4, dtype=torch.float64)), batch_size=6):
+        out = model(x)
+        loss = out.square().mean()
+        score = ddp_patch.read_once(
+            lambda *given, held=(out, loss): [float(one.detach().numpy().sum()) for one in given or held]
+        )
+        try:
+            found.append(score(out, loss) if by_argument else score())
+        except ddp_patch.BatchError as error:
+            found.append(str(error))
+        found.append(out.sum().item())
+    return found
+
+
+def test_a_function_of_rank_zero_gets_whole_batches(ranks):
+    wanted = scored(True)
+    for found in ranks.call(scored, 3, True).ok().results:
+        for its, one in zip(found, wanted, strict=True):
+            assert its == pytest.approx(one)
+
+
+def test_a_function_of_rank_zero_that_takes_a_batch_by_itself_is_refused_on_all(ranks):
+    wanted = scored(True)
+    for found in ranks.call(scored, 3, False).ok().results:
+        assert all("Give it the batch as an argument" in said for said in found[::2])
+        assert found[1::2] == pytest.approx(wanted[1::2])
 
 
 def test_without_ranks_a_function_is_called_as_it_is():

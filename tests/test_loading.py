@@ -18,7 +18,7 @@ import pytest
 import torch
 from conftest import THOROUGH
 from parity.loader_habits import DrawingItems, Stored
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, Subset, TensorDataset, get_worker_info
 
 import ddp_patch
 
@@ -515,6 +515,38 @@ def samples_of_what_is_trained():
 def test_samples_that_would_train_a_parameter_by_one_ranks_rows_are_refused(ranks):
     for given in ranks.call(samples_of_what_is_trained, 2).ok().results:
         assert given == pytest.approx([6 / 7, 22 / 7] * 2)
+
+
+def rows_of_two_shapes():
+    order = [0, 1, 2, 3, 4, 5, 6, 7, 2, 3, 4, 5, 0, 1, 2, 3]
+    batches, seen = iter(DataLoader([torch.ones(2 + i // 4) for i in range(8)], 4, sampler=order)), []
+    for _ in range(4):
+        try:
+            seen.append(next(batches).sum().item())
+        except RuntimeError:
+            seen.append("refused")
+    return seen
+
+
+def test_a_batch_of_rows_of_two_shapes_is_refused_though_each_was_seen(ranks):
+    for seen in ranks.call(rows_of_two_shapes, 2).ok().results:
+        assert seen == [8, 12, "refused", 8]
+
+
+class Drawn(list):
+    def __getitem__(self, i):
+        return random.randrange(len(self))
+
+
+def indices_that_draw():
+    random.seed(0)
+    for _ in DataLoader(Subset(TensorDataset(torch.ones(13, 1)), Drawn(range(13))), 13):
+        pass
+    return random.random()
+
+
+def test_indices_that_are_drawn_move_no_generator_of_the_script(ranks):
+    assert len(set(ranks.call(indices_that_draw, 2).ok().results)) == 1
 
 
 def a_stream_that_cannot_be_opened():

@@ -536,6 +536,10 @@ def test_the_clock_is_told_first_and_slower_is_called_slower(total, python, said
     assert not re.search(r"\b0\.\d times", text)
 
 
+def test_steps_of_nothing_but_ddp_patchs_own_work_are_compared_with_nothing():
+    assert "by the clock" not in told(pace=Clocked(8.0, 8.0))
+
+
 @pytest.mark.parametrize(
     ("clocked", "ledger", "said"),
     [

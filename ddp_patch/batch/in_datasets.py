@@ -1,4 +1,4 @@
-"""What a dataset or a collate function, which one rank runs, cannot do with batches."""
+"""What a dataset, a collate function or another one that one rank runs cannot do with batches."""
 
 from __future__ import annotations
 
@@ -37,4 +37,12 @@ def computes(*, read_by_one: bool) -> BatchError:
     return BatchError(
         f"{script_line()}: a dataset, of which each rank loads its own rows, computes on batches, in which all ranks "
         "take part. Give it the values: batch.clone().cpu().numpy(). Or do it after the batch was loaded."
+    )
+
+
+def computes_in_turn() -> BatchError:
+    """Say that what rank 0 has in turn, for all ranks, computes on batches, in which all of them take part."""
+    return BatchError(
+        "A function that one rank calls for all computes on a batch that it was not given, in which all ranks take "
+        "part. Give it the batch as an argument: the function gets the whole of it."
     )

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .in_datasets import computes as computes_in_dataset
+from .in_datasets import computes_in_turn
 
 if TYPE_CHECKING:
     from .world import World
@@ -31,6 +32,8 @@ class Meeting:
         world.check()
         if world.fetching.get():
             raise computes_in_dataset(read_by_one=False)
+        if world.trail.in_turn:
+            raise computes_in_turn()
         world.one_thread.begins()
         if world.observation is not None:
             world.observation.note_whole_batch_use()

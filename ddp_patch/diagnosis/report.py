@@ -179,7 +179,8 @@ def _faster(ledger: Ledger, size: int, device: str) -> float | None:
         return None
     is_dealt = all(_DEALT in how and _NO_WORKERS in name for name, how in ledger.loaders.items())
     computing = max(pace.computing - pace.python, 0.0) * _times(min(ledger.work.values()), size)
-    return (computing + pace.optimizer + pace.effects + pace.loading * (size if is_dealt else 1)) / pace.total
+    alone = computing + pace.optimizer + pace.effects + pace.loading * (size if is_dealt else 1)
+    return alone / pace.total if alone else None  # all that was seen is the ranks' own cost
 
 
 def _ms(seconds: float) -> str:

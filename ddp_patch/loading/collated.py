@@ -51,10 +51,11 @@ class Collated:
             BatchError: where they are not of one kind, or the ranks drew alike for different rows.
         """
         plain = tuple([(leaf.dtype, leaf.shape[1:]) for leaf in data]) if are_plain_tensors(data) else None
-        if plain in self._agreed_plain:  # in nearly every step
+        if plain in self._agreed_plain and len(self._agreed) == 1:  # in nearly every step
             return type(data)([BatchTensor.from_local(leaf, layout) for leaf in data])
         kind = _kind(data)
-        if kind not in self._agreed:
+        # Where there are several, each rank may have one that was agreed on, and not the same.
+        if kind not in self._agreed or len(self._agreed) > 1:
             reported = exchange((kind, [] if self._is_settled else seeds_made()))
             made = [seeds for _, seeds in reported if seeds]
             if len(made) == len(reported) and all(seeds == made[0] for seeds in made):

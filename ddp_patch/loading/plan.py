@@ -20,6 +20,7 @@ from .generators import generators_of
 from .reachable import asks_for_its_worker, shared_with_children
 
 _CHOICE = "_ddp_patch_rows"  # on the loader, so that subclasses and copies keep it
+_INDICES = (list, tuple, range, Tensor)  # of a subset, which nothing of the script's own gives
 RUNS = "_ddp_patch_runs"  # likewise: its workers were started, and go on over epochs
 _SHARD_BATCH = "ddp_patch.shard_batch(loader) has every rank load its own rows, and collates the whole of them on each"
 
@@ -145,7 +146,7 @@ def agreed(local_plan: Plan, planned: list[str]) -> Plan:
 def is_of_tensors(loader: DataLoader[Any]) -> bool:
     """Tell a loader of tensors in memory, which are read by code of torch alone, and so without drawing anything."""
     dataset: Any = loader.dataset
-    while type(dataset) is Subset:
+    while type(dataset) is Subset and type(dataset.indices) in _INDICES:
         dataset = dataset.dataset
     if type(dataset) is not TensorDataset or any(type(tensor) is not Tensor for tensor in dataset.tensors):
         return False
