@@ -1164,3 +1164,60 @@ def test_a_memory_goes_along_with_the_dimension_that_is_found_better(ranks):
     for notes, rows in ranks.call(dealt_with_a_memory, 2).ok().results:
         assert any("dealt along dimension 1" in note for note in notes), notes
         assert rows >= 3
+
+
+def by_hand_beside(kind):
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    critic, policy = nn.Linear(4, 1), nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+    optimizer, said = torch.optim.SGD(critic.parameters(), 0.1), []
+
+    def criticise(x):
+        loss = critic(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        said.append(loss.item())
+
+    for step, x in enumerate(torch.randn(24, 8, 4)):
+        if kind == "afterwards":
+            if step < 8:
+                criticise(x)
+                continue
+            loss = policy(x).square().mean()
+            loss.backward()
+            down(policy)
+        else:  # a policy's natural gradient, as TRPO has it, by several products with a Hessian
+            criticise(x)
+            for _ in range(3):
+                loss = policy(x).square().sum(1).mean()
+                first = torch.autograd.grad(loss, policy.parameters(), create_graph=True)
+                flat = torch.cat([grad.flatten() for grad in first])
+                second = torch.autograd.grad((flat * flat.detach()).sum(), policy.parameters())
+            with torch.no_grad():
+                for parameter, grad in zip(policy.parameters(), second, strict=True):
+                    parameter -= 0.01 * grad
+        said.append(loss.item())
+    torch.set_default_dtype(torch.float32)
+    return said, len(World.current.ledger.replicas) if World.current else 0
+
+
+@pytest.mark.quick("afterwards")
+@pytest.mark.parametrize("kind", ["afterwards", "between steps"])
+def test_what_a_script_trains_by_hand_beside_an_optimizer_is_found(ranks, kind):
+    ((wanted, _),) = ranks.call(by_hand_beside, 1, kind).ok().results
+    for said, found in ranks.call(by_hand_beside, 3, kind).ok().results:
+        assert said == pytest.approx(wanted, rel=1e-9)
+        assert found == 2
+
+
+def asks_for_names():
+    x = ddp_patch.shard_batch(torch.zeros(4, 2))
+    before = dict(World.current.ledger.collectives)
+    has = "reshape" in dir(x)
+    return has and before == World.current.ledger.collectives
+
+
+def test_names_of_a_batch_are_asked_for_on_one_rank_alone(ranks):
+    """As Python's traceback does, to name what a misspelt attribute is like."""
+    assert all(ranks.call(asks_for_names, 2).ok().results)

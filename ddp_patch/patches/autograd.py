@@ -66,7 +66,7 @@ def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
     if session.replicas.backwards.is_running:
         session.replicas.backwards.nested.run(wrapped, roots, bound)
         return
-    if not session.replicas.trained.has_optimizers:
+    if session.by_hand.is_to_look(session.world.ledger.steps):
         session.by_hand.note_leaves(leaves_of(roots))
     all_leaves, reduction = bound.get("inputs") is None, None if recorded else reduction
     session.replicas.backwards.backward(lambda: wrapped(roots, **bound), all_leaves, recorded, reduction)

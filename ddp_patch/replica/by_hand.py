@@ -1,4 +1,4 @@
-"""What a script trains without any optimizer, as tutorials and older examples do: ``p -= rate * p.grad``."""
+"""What a script trains without an optimizer, as tutorials and older examples do: ``p -= rate * p.grad``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from .discovery import Discovery
 class ByHand:
     """Stands for the optimizer that a script does without: knows the parameters that it changes by itself.
 
-    These are known by what happens to them between a backward that reached them and the next call of a module.
+    These are known by what happens to them between a backward that reached them and the next call of a module; beside
+    optimizers, between gradients of them, the 1st and 2nd of which are looked at, the 4th and 5th, the 8th and 9th ...
     """
 
     def __init__(
@@ -47,19 +48,33 @@ class ByHand:
         self._greet = greet
         self._parameters: Any = WeakIdKeyDictionary()  # in the order in which they were met
         self._norms: Any = WeakIdKeyDictionary()  # of what a backward reached, since the last call of a module
+        self._runs = _Runs()
+        self._asked = 0  # gradients that were asked for, of what no optimizer has
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """Give them as an optimizer does."""
         return [{"params": list(self._parameters.keys())}]
 
-    def note_leaves(self, reached: Iterable[Any]) -> None:
-        """A gradient is computed for leaves: remember the parameters among them, if there never was an optimizer.
+    def is_to_look(self, steps: int) -> bool:
+        """Tell whether a backward is to be looked at; asked in each.
 
         Args:
-            reached: by it, in an order that the graph gives; not asked for where there was an optimizer.
+            steps: of optimizers, so far.
         """
-        if self._models.trained.has_optimizers or not self._is_scripts():
+        return not self._models.trained.has_optimizers or self._runs.is_long(steps)
+
+    def note_leaves(self, reached: Iterable[Any]) -> None:
+        """A gradient is computed for leaves: remember the parameters among them that no optimizer has.
+
+        Args:
+            reached: by it, in an order that the graph gives.
+        """
+        if self._models.trained.has_optimizers:
+            if self._is_scripts() and self._adopt is not None:  # or ranks have rows of their own
+                self._look_beside(list(reached), self._adopt)
+            return
+        if not self._is_scripts():
             return
         if self._parameters:
             self._greet()
@@ -73,6 +88,27 @@ class ByHand:
         if self._norms:
             self._discovery.start()
             self._discovery.at_call = self._look
+
+    def _look_beside(self, reached: list[Any], adopt: Callable[[Any], None]) -> None:
+        """Take over what was changed since it was last looked at."""
+        trained = self._models.trained.ids()
+        found = [leaf for leaf in reached if isinstance(leaf, nn.Parameter) and id(leaf) not in trained]
+        if not found:
+            return
+        self._asked += 1
+        if not _is_looked_at(self._asked):
+            return
+        owned = self._models.registry.ids()
+        norms = {leaf: _norm(leaf) for leaf in found if id(leaf) not in owned}
+        if not norms:
+            return
+        has_changed = any(self._norms.get(leaf, norm) != norm for leaf, norm in norms.items())
+        self._norms.update(norms)
+        if any(answer[0] for answer in self._world.share([has_changed])):
+            for leaf in norms:
+                self._parameters[leaf] = True
+            self._norms.clear()
+            adopt(self)
 
     def _is_scripts(self) -> bool:
         return not self._models.is_at_work() and self._in_lockstep()
@@ -107,6 +143,31 @@ class ByHand:
             return
         if not self._models.trained.ids():
             self._models.rest()
+
+
+class _Runs:
+    """Counts backwards between optimizer steps: with more of them than there ever were, something else is trained."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._steps = 0
+        self._count = self._usual = 0
+
+    def is_long(self, steps: int) -> bool:
+        """Tell whether a backward is far beyond the usual number of them, and is to be looked at.
+
+        Args:
+            steps: of optimizers, so far.
+        """
+        if steps != self._steps:
+            self._steps, self._usual, self._count = steps, max(self._usual, self._count), 0
+        self._count += 1
+        return self._count > 2 * self._usual + 2 and _is_looked_at(self._count)
+
+
+def _is_looked_at(count: int) -> bool:
+    """Tell whether a number is a power of two, or one more."""
+    return count & (count - 1) == 0 or (count - 1) & (count - 2) == 0
 
 
 def _norm(leaf: nn.Parameter) -> float:

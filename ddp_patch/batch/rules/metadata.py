@@ -117,6 +117,7 @@ def rules() -> list[tuple[Any, Rule]]:
         (Tensor.is_same_size, same_size),
         (torch.is_same_size, same_size),
         (Tensor.__repr__, as_text),
+        (Tensor.__dir__, of_the_rows),  # Python asks for a name like one that is missing, on the rank that says so
         (Tensor.is_contiguous, is_contiguous),
         (Tensor.type, type_name),
         (Tensor.is_pinned, is_shared),
