@@ -71,7 +71,7 @@ def _by_rank_zero(function: Callable[..., Any], /, *args: Any, **kwargs: Any) ->
     session = State.session
     if session is None or not session.rank_zero.in_lockstep():
         return function(*args, **kwargs)
-    from .calling.rows import final_arguments  # noqa: PLC0415 — imports torch, which a session has
+    from .batch.wholes import final_arguments  # noqa: PLC0415 — imports torch, which a session has
     from .generators import same, set_states, states  # noqa: PLC0415
 
     args, kwargs = final_arguments(args, kwargs)

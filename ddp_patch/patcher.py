@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
@@ -17,6 +18,7 @@ import wrapt
 
 from .bindings import Bindings
 from .errors import PatchError
+from .installed import is_installed
 from .patch import ABSENT, Patch, along_mro, exists, is_function, locate, places, put, stored
 from .planted import Planted, Span
 
@@ -64,7 +66,7 @@ class Patcher:
 
     def _imported(self, span: Span, rows: list[Patch], module: ModuleType) -> None:
         if not span.is_over:
-            self._apply(rows)
+            self._apply(list(filter(exists, rows)) if _stands_for_a_library(module) else rows)
 
     def _apply(self, rows: list[Patch]) -> None:
         rows = [patch for patch in rows if not patch.optional or exists(patch)]
@@ -136,6 +138,12 @@ class Patcher:
         while len(self._log) > mark:
             foreign.append(_restore(self._log.pop()))
         _raise_if_foreign(foreign)
+
+
+def _stands_for_a_library(module: ModuleType) -> bool:
+    """Tell whether a module is the script's own, which has some of a library's names, as where that is missing."""
+    path = getattr(module, "__file__", None) or ""
+    return module.__name__.partition(".")[0] not in sys.stdlib_module_names and not is_installed(path)
 
 
 def _restore(done: _Done) -> str | None:

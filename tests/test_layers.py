@@ -61,6 +61,7 @@ DOORS = {
     *(
         ("api", "diagnosis"),
         ("api", "remote"),
+        ("data", "batch"),
         ("data", "loading"),
         ("starting", "patches"),
         ("starting", "session"),

@@ -1,12 +1,14 @@
 """Rows are applied all or nothing, and undone to the very objects that were there."""
 
 import copy
+import dataclasses
 import functools
 import inspect
 import os
 import pickle
 import sys
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -281,6 +283,18 @@ def test_nothing_is_patched_when_one_target_is_missing(library, missing, name):
     for owner, names in before.items():
         assert set(vars(owner)) == set(names)
         assert all(vars(owner)[name] is value for name, value in names.items())
+
+
+def test_a_script_may_stand_in_for_a_library_with_some_of_its_names(library):
+    rows = [dataclasses.replace(each, when_imported="throw_away_library") for each in (row("gone"), row("function"))]
+    patcher = Patcher()
+    library.__file__ = str(Path(torch.__file__).parent / "library.py")  # that of an installed one
+    with pytest.raises(PatchError):
+        patcher.apply(rows)
+    library.__file__ = __file__
+    patcher.apply(rows)
+    assert library.function(1) == ("patched", 2)
+    patcher.undo()
 
 
 def test_what_was_applied_before_stays_when_a_later_list_fails(library):

@@ -33,6 +33,7 @@ NAMES = {
     "torch._dynamo.eval_frame.cached_backends": "whether anything was, before ddp_patch was imported",
     "torch._C._storage_Use_Count": "whether the script keeps gradients in the memory of DDP's buckets",
     "torch._C._is_tracing": "whether torch.jit.trace runs, asked in each call of a model",
+    "torch._C._nn._parse_to": "what module.to(batch) asks for a type and a device",
     "torch._C._functorch.peek_interpreter_stack": "whether vmap or grad of torch.func run",
     "torch._C._functorch.is_batchedtensor": "vectors that vmap goes over, in torch.autograd.grad",
     "torch._C._functorch.is_functorch_wrapped_tensor": "gradients that jacrev and its kin take by themselves",

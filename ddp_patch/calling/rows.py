@@ -12,8 +12,6 @@ from torch import Tensor
 from ..batch.crossings import all_gather
 from ..batch.forms import full_tensor
 from ..batch.layout import Layout, RowPlacement
-from ..batch.packed import PackedRows
-from ..batch.pending_tensor import PendingTensor, wait_for
 from ..batch.tensor import BatchTensor
 from ..batch.versions import version
 from ..batch.world import World
@@ -24,26 +22,6 @@ from .comparison import Dims
 from .local_arguments import LocalArgs
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-
-
-def whole_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-    """The arguments as one process would have them."""
-
-    def take(leaf: Any) -> Any:
-        if isinstance(leaf, PackedRows):
-            return leaf.whole()
-        return full_tensor(leaf) if isinstance(leaf, BatchTensor) else leaf
-
-    memo: dict[int, Any] = {}
-    return map_leaves(take, args, memo), map_leaves(take, kwargs, memo)
-
-
-def final_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-    """The arguments as one process would have them, with losses that all ranks have summed up."""
-    for _, leaf in leaves((args, kwargs)):
-        if isinstance(leaf, PendingTensor):
-            wait_for(leaf)
-    return whole_arguments(args, kwargs)
 
 
 def first_rows(args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> Arguments:

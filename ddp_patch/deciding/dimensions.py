@@ -11,12 +11,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ..batch.tensor import BatchTensor
+from ..batch.wholes import whole_arguments
 from ..batch.world import World
 from ..calling.call_mode import CallMode
 from ..calling.calls import Call, described
 from ..calling.items import row_count_of_tensors
 from ..calling.local_arguments import LocalArgs
-from ..calling.rows import whole_arguments
 from ..calling.swap import original_class
 from ..structure import leaves
 from .trial_verdict import SplitDecision

@@ -143,7 +143,7 @@ class _Held:
         self.attributes: list[tuple[dict[str, Any], str]] = []  # where the others stand: one tensor follows another
         self._containers: list[Any] = []  # of functions, maybe
         self._functions: list[types.FunctionType] = []
-        self._buffers = [layer._buffers for layer in layers]
+        self._tables = [layer._buffers for layer in layers]
         for layer in layers:
             for name, value in vars(layer).items():
                 if name not in OF_TORCH and type(value) not in PLAIN:
@@ -163,7 +163,7 @@ class _Held:
 
     def buffers(self) -> Iterator[Tensor]:
         """Those that there are, now."""
-        for buffers in filter(None, self._buffers):
+        for buffers in filter(None, self._tables):
             yield from (buffer for buffer in buffers.values() if buffer is not None)
 
     def _note(self, namespace: dict[str, Any], name: str, value: Any) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from ..batch.row_numbers import RowRuns
+from ..batch.wholes import whole_arguments
 from ..batch.world import World
 from ..calling.call_mode import CallMode
 from ..calling.calls import Call
@@ -13,7 +14,7 @@ from ..calling.census import ModuleContents
 from ..calling.graph_units import AnyRows
 from ..calling.graphs import Graphs
 from ..calling.local_arguments import LocalArgs
-from ..calling.rows import Arguments, as_batches, detached, first_rows, whole_arguments
+from ..calling.rows import Arguments, as_batches, detached, first_rows
 from .agreed import agreed, muted
 from .fingerprint import Fingerprints
 from .graph_trials import GraphTrials

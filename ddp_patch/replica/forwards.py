@@ -14,6 +14,7 @@ from ..batch.reductions import Reductions
 from ..batch.row_sums import noticed
 from ..batch.sizes import without_batch_sizes
 from ..batch.tensor import BatchTensor
+from ..batch.wholes import whole_arguments
 from ..batch.world import World
 from ..calling import compiled
 from ..calling.call_mode_replay import CallModeReplay
@@ -25,7 +26,7 @@ from ..calling.given_back import GivenBack
 from ..calling.kept_attributes import KeptAttributes, Noted
 from ..calling.local_arguments import LocalArgs
 from ..calling.per_rank_generators import PerRankGenerators
-from ..calling.rows import as_batches, copying_writes_back, whole_arguments, wrap_outputs
+from ..calling.rows import as_batches, copying_writes_back, wrap_outputs
 from ..deciding.trial_verdict import SplitDecision
 from ..errors import BatchError, DdpPatchError
 from ..gradients.graphs import comes_from

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ..batch.tensor import BatchTensor
+from ..batch.wholes import whole_arguments
 from ..batch.world import World
-from ..calling.rows import detached, whole_arguments
+from ..calling.rows import detached
 from ..deciding.copies import trial_copy
 from ..deciding.trial_run import isolated
 from ..deciding.tried_forward import TriedForward

@@ -50,6 +50,11 @@ def of_the_rows(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return func(to_local(args[0]))
 
 
+def of_types(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Answer for types and devices of several, which rows have as the whole has them."""
+    return func(*(to_local(arg) if isinstance(arg, BatchTensor) else arg for arg in args), **kwargs)
+
+
 def as_text(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Show the whole; that of a leaf is none."""
     batch: BatchTensor = args[0]
@@ -116,6 +121,8 @@ def rules() -> list[tuple[Any, Rule]]:
         (Tensor.stride, stride),
         (Tensor.is_same_size, same_size),
         (torch.is_same_size, same_size),
+        (torch.result_type, of_types),
+        (torch._C._nn._parse_to, of_types),  # torch 2.13: ``module.to(batch)`` asks it for a type and a device
         (Tensor.__repr__, as_text),
         (Tensor.__dir__, of_the_rows),  # Python asks for a name like one that is missing, on the rank that says so
         (Tensor.is_contiguous, is_contiguous),
