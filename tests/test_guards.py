@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import ddp_patch
 from ddp_patch.deciding.guards import Guards
 
 LOG = []
@@ -92,3 +93,60 @@ def test_an_attribute_that_was_set_is_looked_at_again():
     guards = guarding(module)
     module.sizes = (2, 4)
     assert guards.changed(layers_did=True)
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.seen, self.header, self.keeps = 0, [0], self.kept
+        self.header.append(self.seen)
+
+    def kept(self):
+        return self.inner
+
+    def save(self):
+        return self.seen, self.outer
+
+    def forward(self, x):
+        return x * self.scale
+
+
+class Makes(Counting):
+    def forward(self, x):
+        return Counting(), self.scale
+
+
+def test_names_that_a_forward_may_read_are_those_of_the_functions_that_it_may_come_to():
+    read = guarding(Counting()).names_read()
+    assert {"scale", "inner"} <= read
+    assert not {"seen", "header", "outer"} & read
+    assert {"scale", "seen"} <= guarding(Makes()).names_read()
+
+
+class Counted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.seen = nn.Linear(2, 2), 0
+        self.header = [0, self.seen]
+
+    def save(self):
+        return self.seen
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def trained_while_the_script_counts():
+    torch.manual_seed(0)
+    model = Counted()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(40):
+        model(torch.randn(8, 2)).square().mean().backward()
+        optimizer.step()
+        model.seen += 8
+    ledger = ddp_patch.report().ledger
+    return [*ledger.on_batches.values(), *ledger.on_whole.values()]
+
+
+def test_what_only_the_script_counts_keeps_no_model_from_rows(ranks):
+    assert ranks.call(trained_while_the_script_counts, 2).ok().results == [[], []]

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from .code import ANY, names_in
 
 _READS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "DELETE_ATTR"}
+_MAKERS = {"__init__", "__new__", "__post_init__"}
 _QUIET = {"CACHE", "EXTENDED_ARG", "NOP", "RESUME", "PRECALL"}
 
 
@@ -21,17 +22,40 @@ def may_be_read_first(name: str, codes: Mapping[types.CodeType, str]) -> bool:
         name: of the attribute, of whatever object.
         codes: of functions that a forward can reach, with their qualified names.
     """
+    living, mentioned = _living(codes)
+    return ANY in mentioned or any(_reads_first(name, code) for code in living)
+
+
+def names_read(codes: Mapping[types.CodeType, str]) -> frozenset[str]:
+    """Give the names of attributes that a forward may read, with ``ANY`` where that may be any.
+
+    Args:
+        codes: as above.
+    """
+    living, _ = _living(codes)  # of a method that ``__init__`` keeps in an attribute as well
+    made: dict[str, set[types.CodeType]] = {}  # classes, and what makes their objects
+    for code in living:
+        kind, _, name = codes[code].rpartition(".")
+        if name in _MAKERS:
+            made.setdefault(kind.rpartition(".")[2], set()).add(code)
+    others = [code for code in living if not any(code in makers for makers in made.values())]
+    read = frozenset().union(*(names_in(code).mentioned for code in others))
+    # What a model was made by is called no more, unless a forward makes another one.
+    if "__class__" in read or any("type" in names_in(code).looked_up for code in others) or not read.isdisjoint(made):
+        return read.union(*(names_in(code).mentioned for code in living))
+    return read
+
+
+def _living(codes: Mapping[types.CodeType, str]) -> tuple[list[types.CodeType], set[str]]:
+    """Give the functions that count, and what they mention."""
     left, mentioned = dict(codes), {"forward"}
-    is_new = True
-    while is_new:
-        living = [code for code, qualified in left.items() if _may_be_called(qualified, mentioned)]
-        for code in living:
+    living: list[types.CodeType] = []
+    while found := [code for code, qualified in left.items() if _may_be_called(qualified, mentioned)]:
+        living += found
+        for code in found:
             del left[code]
-            if _reads_first(name, code):
-                return True
             mentioned |= names_in(code).mentioned
-        is_new = bool(living)
-    return ANY in mentioned
+    return living, mentioned
 
 
 def _may_be_called(qualified: str, mentioned: set[str]) -> bool:

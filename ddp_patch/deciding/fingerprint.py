@@ -16,13 +16,15 @@ from torch import Tensor, nn
 
 from ..calling.calls import Call
 from ..calling.census import ModuleContents, kinds_of_slots
+from ..calling.scripts_code import is_own
 from ..calling.swap import original_class
 from ..generators import kinds
 from .call_forms import CallForm, ModuleState
-from .code import difference, without_numbers
+from .code import ANY, difference, without_numbers
 from .guards import Guards
 from .walk import OF_TORCH, PLAIN
 
+_BASES = (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict, object)  # which read no attribute of a script's
 _MOST_STATES = 256  # of modules that are remembered
 _MOST_LAYER_STATES = 16_384
 
@@ -37,6 +39,8 @@ class _Seen:
         self.state = -1
         self.content = -1
         self.guards: Guards | None = None
+        self.codes: tuple[types.CodeType, ...] = ()  # that the guards found
+        self.read: frozenset[str] = frozenset()  # names of attributes that these may read
         self.is_stale = False  # things that guards look into were replaced
         # A layer and the name of a plain attribute, or None and a name that its code mentions.
         self.changed_last: tuple[nn.Module | None, str] | None = None
@@ -96,18 +100,20 @@ class Fingerprints:
         seen = self._seen.get(id(module))
         if seen is None or seen.contents is not contents:
             seen = self._begun(module, contents, seen)
-        if seen.changed:
-            for position in seen.changed:
-                seen.states[position] = self._state(contents.layers[position])
-            seen.changed.clear()
-            seen.state = self._state_of(tuple(seen.states))
         if seen.guards is None:
             seen.guards = Guards(contents.layers, self._number)
             seen.content = self._state_of(seen.guards.content)
+            self._read_by(seen, seen.guards)
         elif seen.guards.changed(seen.is_stale):
             before, seen.content = self._contents.get(seen.content), self._state_of(seen.guards.content)
             seen.changed_last = None, difference(before, seen.guards.content)
+            self._read_by(seen, seen.guards)
         seen.is_stale = False
+        if seen.changed:
+            for position in seen.changed:
+                seen.states[position] = self._state(contents.layers[position], seen.read)
+            seen.changed.clear()
+            seen.state = self._state_of(tuple(seen.states))
         return ModuleState(seen.state, seen.content)
 
     def guards(self, module: nn.Module) -> Guards:
@@ -138,6 +144,15 @@ class Fingerprints:
         if layer is not None:
             return f"{original_class(layer).__name__}.{name}"
         return f"what its code reads ({name})" if name else "what its code reads"
+
+    def _read_by(self, seen: _Seen, guards: Guards) -> None:
+        """Tell which attributes its code may read now; where these are others, so are the states of its layers."""
+        codes = (*guards.codes,)
+        if codes != seen.codes:
+            seen.codes, read = codes, guards.names_read()
+            if read != seen.read:
+                seen.read = read
+                seen.changed.update(range(len(seen.states)))
 
     def _begun(self, module: nn.Module, contents: ModuleContents, before: _Seen | None) -> _Seen:
         if before is not None:
@@ -171,8 +186,15 @@ class Fingerprints:
         self._layer_states.clear()
         self._layer_contents.clear()
 
-    def _state(self, layer: nn.Module) -> int:
-        attributes = ((name, value) for name, value in vars(layer).items() if name not in OF_TORCH)
+    def _state(self, layer: nn.Module, read: frozenset[str]) -> int:
+        attributes = [(name, value) for name, value in vars(layer).items() if name not in OF_TORCH]
+        if ANY not in read and all(map(_is_scripts_own, original_class(layer).__mro__)):
+            # What the script counts for itself, as the pictures that a model has seen.
+            attributes = [
+                (name, value)
+                for name, value in attributes
+                if name in read or name == "training" or type(value) not in PLAIN
+            ]
         # The layer itself: another one in its place is another module. What is not plain is walked by the guards.
         plain = ((name, type(value), value if type(value) in PLAIN else None) for name, value in attributes)
         shapes = self._shapes.get(layer, {}).items()
@@ -194,6 +216,10 @@ class Fingerprints:
             return self._numbers[thing]
         except Exception:  # noqa: BLE001 — it cannot be hashed, compared or referred to weakly
             return type(thing).__qualname__
+
+
+def _is_scripts_own(kind: type) -> bool:
+    return kind in _BASES or is_own(kind)
 
 
 def _form_of(tensor: Tensor) -> Any:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ..batch.tensor import BatchTensor
 from ..calling.swap import MARK
 from ..structure import Opaque
+from .attribute_reads import names_read
 from .state_snapshot import StateSnapshot
 from .walk import OF_TORCH, PLAIN, Walk
 
@@ -73,6 +74,10 @@ class Guards:
     def codes(self) -> dict[types.CodeType, str]:
         """Those of the script's functions that were found, with their qualified names."""
         return self._last_walk.codes
+
+    def names_read(self) -> frozenset[str]:
+        """Names of plain attributes of the script's own layers that a forward may read; ``ANY`` for all."""
+        return names_read(self.codes) | self._last_walk.others_names
 
     @property
     def is_truncated(self) -> bool:

@@ -43,11 +43,10 @@ class Walk:
             number: tells things apart, for as long as they live.
             names: of attributes that the code mentions; those that are met are added.
         """
-        self.standing = StateSnapshot()
-        self._layers, self.number, self.names = layers, number, names
+        self.standing, self._layers, self.number, self.names = StateSnapshot(), layers, number, names
         self.codes: dict[types.CodeType, str] = {}  # of the script's functions, with their qualified names
-        self.generators = generators.kinds()  # of random numbers
-        self.is_truncated = False  # there is more than is looked at
+        self.others_names: set[str] = set()  # that functions of installed packages mention
+        self.generators, self.is_truncated = generators.kinds(), False  # there is more than is looked at
         self._found: dict[int, tuple[int, Any]] = {}  # what was walked, in which order, and stays alive
         self._deeper: list[Any] = []  # what is still to be walked
 
@@ -148,12 +147,13 @@ class Walk:
         code = thing.__code__
         if code.co_filename.startswith(OURS):
             return None
-        names = names_in(code)
+        names, is_scripts = names_in(code), is_scripts_file(code.co_filename)
         contents = [self.number(code)]
-        is_scripts = is_scripts_file(code.co_filename)
         if is_scripts:
             self.names |= names.mentioned
             self.codes[code] = thing.__qualname__
+        elif not str(thing.__module__).startswith("torch."):
+            self.others_names |= names.mentioned
         for name in names.looked_up:
             if name in thing.__globals__ or (is_scripts and not hasattr(builtins, name)):  # it may be there later
                 contents.append((name, self.visit(thing.__globals__, name, depth, is_scripts)))

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import enum
 import functools
+import operator
 import types
 
 import numpy as np
@@ -251,6 +252,82 @@ def settings_changed_in_place():
 
         said += fit(Settled(mixes), before=lambda net, step, change=change: change(net) if step == 3 else None)
     return said
+
+
+class Part(nn.Module):
+    def __init__(self, owner):
+        super().__init__()
+        self.owner = [owner]  # no layer of this one
+
+    def forward(self, z):
+        return centred(z) if self.owner[0].stage else z
+
+
+class Helper:
+    def __init__(self, net):
+        self.mixes = net.stage > 0
+
+    def put(self, z):
+        return centred(z) if self.mixes else z
+
+
+def staged(function):
+    return lambda net, z: centred(function(net, z)) if getattr(net, "stage", 0) else function(net, z)
+
+
+class Staged(Net):
+    """A number that the script sets, and that a forward comes to in many ways."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.stage, self.seen, self.way = 0, 0, way
+        self.put, self.part, self.held = (
+            self.put_by_stage,
+            Part(self),
+            {"put": functools.partial(Staged.put_by_stage, self)},
+        )
+        self.made = lambda z: centred(z) if self.stage else z
+
+    def put_by_stage(self, z):
+        return centred(z) if self.stage else z
+
+    @property
+    def is_mixing(self):
+        return self.stage == 1
+
+    @staged
+    def decorated(self, z):
+        return z
+
+    def count(self):
+        return [self.seen, self.stage]  # which no forward calls
+
+    def forward(self, x):
+        z = torch.tanh(self.first(x))
+        return self.last(self.way(self, z))
+
+
+STAGED = {
+    "a method in an attribute": lambda net, z: net.put(z),
+    "in a partial": lambda net, z: net.held["put"](z),
+    "a function made at first": lambda net, z: net.made(z),
+    "another module": lambda net, z: net.part(z),
+    "a property": lambda net, z: centred(z) if net.is_mixing else z,
+    "by a text": lambda net, z: centred(z) if getattr(net, "sta" + "ge") else z,
+    "by a literal": lambda net, z: centred(z) if operator.attrgetter("stage")(net) else z,
+    "in its dictionary": lambda net, z: centred(z) if net.__dict__["stage"] else z,
+    "an object that is made": lambda net, z: Helper(net).put(z),
+    "a decorator": lambda net, z: net.decorated(z),
+    "nowhere": lambda net, z: z,
+}
+
+
+def numbers_that_the_script_sets():
+    def set_stage(net, step):
+        net.seen += 8
+        net.stage = int(step in (3, 4, 7))
+
+    return [loss for way in STAGED.values() for loss in fit(Staged(way), before=set_stage)]
 
 
 def settings_outside_the_model():
