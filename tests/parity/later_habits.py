@@ -1112,7 +1112,7 @@ class Clipping(Again):
     @staticmethod
     def backward(ctx, grad):
         nothing, into, *grads = Again.backward(ctx, grad)
-        return nothing, into, *(g.clamp(-8, 8) for g in grads)
+        return nothing, into, *(g.clamp(-0.08, 0.08) for g in grads)
 
 
 def a_backward_that_clips_gradients_of_parameters_later():
@@ -1124,5 +1124,5 @@ def a_backward_that_clips_gradients_of_parameters_later():
         def forward(self, x):
             return self.last(Clipping.apply(self.inner, torch.tanh(self.first(x)), *self.inner.parameters()))
 
-    scales = iter([1e-3] * 3 + [300.0] * 100)
+    scales = iter([1e-3] * 3 + [3.0] * 100)
     return fit(Clipped(), lambda model, x, y: next(scales) * F.cross_entropy(model(x), y), batch_size=7)
