@@ -24,6 +24,7 @@ from ..calling.comparison import close
 from ..generators import same_draws
 from ..structure import leaves, map_leaves
 from .given_numbers import NotingNumbers
+from .parameter_sums import ParameterSums
 from .trial_run import is_of_machine
 from .twins import Twins
 from .watched_numbers import only_calculates
@@ -115,8 +116,9 @@ def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, wor
 
         try:
             world.observation = inner
-            with NotingNumbers() as of_all:
+            with ParameterSums(inner) as sums, NotingNumbers() as of_all:  # the last one is asked first, by the script
                 results = tried(lambda leaf: leaf)
+            sums.close(args, *results)
             world.observation = None
             with NotingNumbers() as of_rows:
                 local = tried(to_local_form)
@@ -124,7 +126,8 @@ def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, wor
             differs = of_rows.given.differing(of_all.given) or of_rows.given.parting(of_all.given)
             if inner.why_not_split is None and (differs or not is_same):
                 inner.why_not_split = "it calculates with the batch size"
-            if inner.why_not_split is None and (trained := _trained(args, results[1])):
+            trained = _trained(args, results[1])
+            if inner.why_not_split is None and (trained or sums.has_some):
                 is_sum = all(map(world.has_averaged_gradient, trained))
                 for scale in (1.0, _LARGE):
                     grads = (tried(functools.partial(_part, which=which), scale)[1] for which in (None, 0, 1))

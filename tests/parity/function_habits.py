@@ -647,3 +647,79 @@ def a_function_in_a_checkpoint_whose_factor_changes():
         for values in (floats, numbers)
         for number in checkpointed(function, values)
     ]
+
+
+class LinearByHand(torch.autograd.Function):
+    """As in the tutorial on extending torch: gradients of a weight and a bias are sums over the rows."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        ctx.save_for_backward(x, weight)
+        return x.mm(weight.t()) + bias
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        into, of_weight, of_bias = grad.mm(weight), grad.t().mm(x), grad.sum(0)
+        return KINDS_OF_SUMS[KIND[0]](grad, into, of_weight, of_bias)
+
+
+KIND, FACTOR, NOTED, TOTAL = [""], [0.0], [], torch.zeros(6, dtype=torch.float64)
+KINDS_OF_SUMS = {
+    "sums": lambda grad, into, weight, bias: (into, weight, bias),
+    "a sum that comes to the rows": lambda grad, into, weight, bias: (into - 0.01 * bias.mean(), weight, bias),
+    "a sum that comes to the rows later": lambda grad, into, weight, bias: (
+        into - FACTOR[0] * bias.mean(),
+        weight,
+        bias,
+    ),
+    "by a tensor that is zero": lambda grad, into, weight, bias: (into - SCALE * bias.mean(), weight, bias),
+    "a sum that is clipped later": lambda grad, into, weight, bias: (into, weight, bias.clamp(-0.3, 0.3)),
+    "a sum that is divided by its norm": lambda grad, into, weight, bias: (
+        into,
+        weight / weight.norm().clamp(min=2),
+        bias,
+    ),
+    "a mean": lambda grad, into, weight, bias: (into, weight / len(grad), bias / grad.shape[0]),
+    "a sum that is looked at": lambda grad, into, weight, bias: (into * (2 if bias.sum() > 0.2 else 1), weight, bias),
+    "a sum that is compared": lambda grad, into, weight, bias: (into * (bias.abs().sum() < 0.5), weight, bias),
+    "a sum that is kept": lambda grad, into, weight, bias: NOTED.append(bias) or (into, weight, bias),
+    "a sum of all": lambda grad, into, weight, bias: TOTAL.add_(bias) is None or (into, weight, bias),
+    "a sum in two steps": lambda grad, into, weight, bias: (into, weight, grad.cumsum(0)[-1]),
+    "a sum of squares": lambda grad, into, weight, bias: (into, weight, (grad * 3).pow(2).sum(0)),
+    "a square of a sum": lambda grad, into, weight, bias: (into, weight, grad.sum(0).pow(2)),
+}
+SCALE = torch.zeros((), dtype=torch.float64)
+
+
+def gradients_that_are_sums_over_rows():
+    said = []
+    for kind in KINDS_OF_SUMS:
+        torch.manual_seed(1)
+        KIND[0], FACTOR[0] = kind, 0.0
+        NOTED.clear()
+        TOTAL.zero_()
+        SCALE.zero_()
+        first, last = nn.Linear(4, 6), nn.Linear(6, 3)
+        model = ByHandInside(first, last)
+        optimizer = SGD(model.parameters(), 0.1)
+        for step, (x, y) in enumerate(data(batch_size=6, n=60)):
+            FACTOR[0] = 0.05 * (step > 3)
+            SCALE.fill_(0.05 * (step > 5))
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            said.append(loss.item())
+        said += [*everything(model), *TOTAL.tolist(), *[one.sum().item() for one in NOTED]]
+    return said
+
+
+class ByHandInside(nn.Module):
+    def __init__(self, first, last):
+        super().__init__()
+        self.first, self.last, self.weight = first, last, nn.Parameter(torch.eye(6, dtype=torch.float64))
+        self.bias = nn.Parameter(torch.zeros(6, dtype=torch.float64))
+
+    def forward(self, x):
+        return self.last(LinearByHand.apply(self.first(x).tanh(), self.weight, self.bias))
