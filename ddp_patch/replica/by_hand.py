@@ -90,23 +90,26 @@ class ByHand:
             self._discovery.at_call = self._look
 
     def _look_beside(self, reached: list[Any], adopt: Callable[[Any], None]) -> None:
-        """Take over what was changed since it was last looked at."""
-        trained = self._models.trained.ids()
-        found = [leaf for leaf in reached if isinstance(leaf, nn.Parameter) and id(leaf) not in trained]
+        """Take over what was changed since it was last looked at.
+
+        Which optimizers are alive, each rank's collector has its own say in: what rank 0 sees counts.
+        """
+        owned = self._models.registry.ids() if any(isinstance(leaf, nn.Parameter) for leaf in reached) else ()
+        found = [leaf for leaf in reached if isinstance(leaf, nn.Parameter) and id(leaf) not in owned]
         if not found:
             return
         self._asked += 1
         if not _is_looked_at(self._asked):
             return
-        owned = self._models.registry.ids()
-        norms = {leaf: _norm(leaf) for leaf in found if id(leaf) not in owned}
-        if not norms:
-            return
-        has_changed = any(self._norms.get(leaf, norm) != norm for leaf, norm in norms.items())
-        self._norms.update(norms)
-        if any(answer[0] for answer in self._world.share([has_changed])):
-            for leaf in norms:
-                self._parameters[leaf] = True
+        trained = self._models.trained.ids()
+        norms = [_norm(leaf) for leaf in found]
+        others = [at for at, leaf in enumerate(found) if id(leaf) not in trained]
+        has_changed = any(self._norms.get(found[at], norms[at]) != norms[at] for at in others)
+        has_changed, others = self._world.share([(has_changed, others)])[0][0]
+        self._norms.update(zip(found, norms, strict=True))
+        if has_changed:
+            for at in others:
+                self._parameters[found[at]] = True
             self._norms.clear()
             adopt(self)
 
