@@ -26,6 +26,21 @@ def is_own(kind: type) -> bool:
     return kind.__module__ == "__main__" or home is None or is_scripts_file(getattr(home, "__file__", None) or "")
 
 
+def is_generated(kind: type) -> bool:
+    """Tell a class that torch.fx (torch 2.13) made for one graph, whose forward may call functions of the script."""
+    return kind.__module__ == "torch.fx.graph_module" and "<locals>" in kind.__qualname__
+
+
+def is_scripts_code(path: str) -> bool:
+    """Tell code of the script's, and what torch.fx generated, which it names after the place that it traced."""
+    return path.startswith("<eval_with_key>") or is_scripts_file(path)
+
+
+def is_torchs(kind: type) -> bool:
+    """Tell a class that torch wrote."""
+    return kind.__module__.startswith("torch.") and not is_generated(kind)
+
+
 @functools.lru_cache(maxsize=4096)
 def is_scripts_file(path: str) -> bool:
     """Tell a file of the script's from those of Python and of installed packages."""

@@ -52,6 +52,8 @@ def redirect_calls(
         "__reduce_ex__": _reduce_as_original,
         MARK: original,
     }
+    if hasattr(original, "recompile"):  # of torch.fx: it gives the class another forward, and another ``__call__``
+        attributes["recompile"] = _recompile_as_original
     with _unheard(original):
         twin = _made(original, attributes)
     _class.__set__(instance, twin)
@@ -93,6 +95,15 @@ def restore(instance: Any) -> None:
 def original_class(instance: Any) -> type:
     """The class that the script's author wrote."""
     return vars(type(instance)).get(MARK, type(instance))  # type: ignore[no-any-return]
+
+
+def _recompile_as_original(self: Any) -> Any:
+    twin = type(self)
+    _class.__set__(self, getattr(twin, MARK))
+    try:
+        return self.recompile()
+    finally:
+        _class.__set__(self, twin)
 
 
 def _reduce_as_original(self: Any, protocol: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..batch.tensor import BatchTensor
+from ..calling.scripts_code import is_torchs
 from ..calling.swap import MARK
 from ..structure import Opaque
 from .attribute_reads import names_read
@@ -184,4 +185,4 @@ class _Held:
 
 
 def _is_torchs(kind: type) -> bool:
-    return kind is object or (kind.__module__.startswith("torch.") and MARK not in vars(kind))
+    return kind is object or (is_torchs(kind) and MARK not in vars(kind))

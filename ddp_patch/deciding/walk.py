@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from .. import generators
 from ..batch.tensor import BatchTensor
-from ..calling.scripts_code import NAMESPACES, OURS, is_own, is_scripts_file
+from ..calling.scripts_code import NAMESPACES, OURS, is_generated, is_own, is_scripts_code, is_torchs
 from ..calling.swap import MARK
 from ..structure import built_in, items_in
 from . import referring
@@ -106,9 +106,7 @@ class Walk:
 
     def kinds(self, layer: nn.Module, depth: int) -> list[Any]:
         """Walk the classes of a layer, with the one that stands for the author's, which a script may write to."""
-        kinds = [
-            kind for kind in type(layer).__mro__ if kind is not object and not kind.__module__.startswith("torch.")
-        ]
+        kinds = [kind for kind in type(layer).__mro__ if kind is not object and not is_torchs(kind)]
         # One of ours tells nothing, unless the script writes to it: that calls are heard of changes no forward.
         ours = [content for kind in kinds if MARK in vars(kind) and (content := self._class(kind, depth + 1))]
         return ours + [self.over(kind, depth) for kind in kinds if MARK not in vars(kind)]
@@ -147,7 +145,7 @@ class Walk:
         code = thing.__code__
         if code.co_filename.startswith(OURS):
             return None
-        names, is_scripts = names_in(code), is_scripts_file(code.co_filename)
+        names, is_scripts = names_in(code), is_scripts_code(code.co_filename)
         contents = [self.number(code)]
         if is_scripts:
             self.names |= names.mentioned
@@ -193,9 +191,9 @@ class Walk:
         return None
 
     def _class(self, thing: type, depth: int) -> Any:
-        if thing in _WRITTEN_IN_C or thing.__module__.startswith(("torch.", "builtins")):
+        if thing in _WRITTEN_IN_C or is_torchs(thing) or thing.__module__.startswith("builtins"):
             return self.number(thing)
-        is_scripts, namespace = is_own(thing), vars(thing)
+        is_scripts, namespace = is_own(thing) or is_generated(thing), vars(thing)
         self.standing.size(namespace)
         contents: list[Any] = []
         for name, value in [*namespace.items()]:

@@ -9,6 +9,7 @@ import types
 
 import numpy as np
 import torch
+import torch.fx
 import torch.nn as nn
 import torch.nn.functional as F
 from parity.gradient_habits import descend, everything, loop
@@ -1126,3 +1127,36 @@ def a_backward_that_clips_gradients_of_parameters_later():
 
     scales = iter([1e-3] * 3 + [3.0] * 100)
     return fit(Clipped(), lambda model, x, y: next(scales) * F.cross_entropy(model(x), y), batch_size=7)
+
+
+def centred_or_not(z):
+    return centred(z) if SETTINGS["batch"] else torch.tanh(z)
+
+
+torch.fx.wrap("centred_or_not")
+
+
+class Calling(Net):
+    def forward(self, x):
+        return self.last(centred_or_not(self.first(x)))
+
+
+def a_graph_that_calls_a_function_which_branches():
+    def before(model, step):
+        SETTINGS["batch"] = step in (3, 4)
+
+    said = fit(torch.fx.symbolic_trace(Calling()), before=before)
+    said += fit(nn.Sequential(torch.fx.symbolic_trace(Calling())), before=before)
+    SETTINGS["batch"] = False
+    return said
+
+
+def a_graph_that_is_compiled_anew():
+    def before(model, step):
+        if step in (3, 5):
+            for node in model.graph.nodes:
+                if node.target is centred_or_not or node.target is centred:
+                    node.target = centred if step == 3 else torch.relu
+            model.recompile()
+
+    return fit(torch.fx.symbolic_trace(Calling()), before=before)
