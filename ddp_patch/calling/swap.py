@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from .scripts_code import is_generated
+
 MARK = "_ddp_patch_original"  # in the new class, names the old one
 _TRUSTED = {"torch", *sys.stdlib_module_names}  # ABCMeta keeps a table for each class, torch.jit's the methods
 _HEARS = "__init_subclass__"
@@ -52,7 +54,7 @@ def redirect_calls(
         "__reduce_ex__": _reduce_as_original,
         MARK: original,
     }
-    if hasattr(original, "recompile"):  # of torch.fx: it gives the class another forward, and another ``__call__``
+    if is_generated(original):  # torch.fx gives the class another forward, and another ``__call__``
         attributes["recompile"] = _recompile_as_original
     with _unheard(original):
         twin = _made(original, attributes)

@@ -25,6 +25,7 @@ from .guards import Guards
 from .walk import OF_TORCH, PLAIN
 
 _BASES = (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict, object)  # which read no attribute of a script's
+_COUNTED = (int, float)
 _MOST_STATES = 256  # of modules that are remembered
 _MOST_LAYER_STATES = 16_384
 
@@ -189,12 +190,8 @@ class Fingerprints:
     def _state(self, layer: nn.Module, read: frozenset[str]) -> int:
         attributes = [(name, value) for name, value in vars(layer).items() if name not in OF_TORCH]
         if ANY not in read and all(map(_is_scripts_own, original_class(layer).__mro__)):
-            # What the script counts for itself, as the pictures that a model has seen.
-            attributes = [
-                (name, value)
-                for name, value in attributes
-                if name in read or name == "training" or type(value) not in PLAIN
-            ]
+            # What the script counts for itself, as the pictures that a model has seen. Flags change seldom.
+            attributes = [(name, value) for name, value in attributes if name in read or type(value) not in _COUNTED]
         # The layer itself: another one in its place is another module. What is not plain is walked by the guards.
         plain = ((name, type(value), value if type(value) in PLAIN else None) for name, value in attributes)
         shapes = self._shapes.get(layer, {}).items()
