@@ -40,7 +40,7 @@ class _Seen:
         self.state = -1
         self.content = -1
         self.guards: Guards | None = None
-        self.codes: tuple[types.CodeType, ...] = ()  # that the guards found
+        self.code: Any = None  # that the guards found
         self.read: frozenset[str] = frozenset()  # names of attributes that these may read
         self.is_stale = False  # things that guards look into were replaced
         # A layer and the name of a plain attribute, or None and a name that its code mentions.
@@ -148,9 +148,8 @@ class Fingerprints:
 
     def _read_by(self, seen: _Seen, guards: Guards) -> None:
         """Tell which attributes its code may read now; where these are others, so are the states of its layers."""
-        codes = (*guards.codes,)
-        if codes != seen.codes:
-            seen.codes, read = codes, guards.names_read()
+        if guards.code != seen.code:
+            seen.code, read = guards.code, guards.names_read()
             if read != seen.read:
                 seen.read = read
                 seen.changed.update(range(len(seen.states)))

@@ -76,6 +76,11 @@ class Guards:
         """Those of the script's functions that were found, with their qualified names."""
         return self._last_walk.codes
 
+    @property
+    def code(self) -> tuple[Any, Any]:
+        """What ``names_read`` depends on."""
+        return self._last_walk.codes, self._last_walk.others_names
+
     def names_read(self) -> frozenset[str]:
         """Names of plain attributes of the script's own layers that a forward may read; ``ANY`` for all."""
         return names_read(self.codes) | self._last_walk.others_names

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..batch.observation import Observation
+from ..batch.shared_memory import shares_memory
 from ..batch.tensor import BatchTensor
 from ..structure import leaves
 
@@ -49,7 +50,7 @@ class ParameterSums(TorchFunctionMode):
         made = _tensors(result)
         is_of_given = getattr(func, "__name__", "") == "__setitem__" or any(one is its for one in made for its in given)
         if why is None:
-            if not is_of_given:
+            if not is_of_given and not self._is_view_of_others(made, given):
                 self._made.update((id(one), one) for one in made)
             return result
         if not made and not is_new and getattr(func, "__name__", "") in _ABOUT:
@@ -75,6 +76,10 @@ class ParameterSums(TorchFunctionMode):
         for one in _tensors((args, outputs, of_rows)):
             if id(one) in self._tied and self._seen.why_not_split is None:
                 self._seen.why_not_split = self._tied[id(one)][1]
+
+    def _is_view_of_others(self, made: list[Tensor], given: list[Tensor]) -> bool:
+        others = [one for one in given if type(one) is Tensor and id(one) not in self._made]
+        return any(shares_memory(one, other) for one in made if type(one) is Tensor for other in others)
 
     @property
     def has_some(self) -> bool:

@@ -49,7 +49,7 @@ class ByHand:
         self._parameters: Any = WeakIdKeyDictionary()  # in the order in which they were met
         self._norms: Any = WeakIdKeyDictionary()  # of what a backward reached, since the last call of a module
         self._runs = _Runs()
-        self._asked = 0  # gradients that were asked for, of what no optimizer has
+        self._asked = 0  # gradients of parameters that were asked for beside optimizers
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -62,7 +62,7 @@ class ByHand:
         Args:
             steps: of optimizers, so far.
         """
-        return not self._models.trained.has_optimizers or self._runs.is_long(steps)
+        return not self._models.trained.has_optimizers or (self._is_scripts() and self._runs.is_long(steps))
 
     def note_leaves(self, reached: Iterable[Any]) -> None:
         """A gradient is computed for leaves: remember the parameters among them that no optimizer has.
@@ -92,18 +92,17 @@ class ByHand:
     def _look_beside(self, reached: list[Any], adopt: Callable[[Any], None]) -> None:
         """Take over what was changed since it was last looked at.
 
-        Which optimizers are alive, each rank's collector has its own say in: what rank 0 sees counts.
+        Which optimizers and models are alive, each rank's collector has its own say in: what rank 0 sees counts.
         """
-        owned = self._models.registry.ids() if any(isinstance(leaf, nn.Parameter) for leaf in reached) else ()
-        found = [leaf for leaf in reached if isinstance(leaf, nn.Parameter) and id(leaf) not in owned]
+        found = [leaf for leaf in reached if isinstance(leaf, nn.Parameter)]
         if not found:
             return
         self._asked += 1
         if not _is_looked_at(self._asked):
             return
-        trained = self._models.trained.ids()
+        known = self._models.trained.ids() | self._models.registry.ids()
         norms = [_norm(leaf) for leaf in found]
-        others = [at for at, leaf in enumerate(found) if id(leaf) not in trained]
+        others = [at for at, leaf in enumerate(found) if id(leaf) not in known]
         has_changed = any(self._norms.get(found[at], norms[at]) != norms[at] for at in others)
         has_changed, others = self._world.share([(has_changed, others)])[0][0]
         self._norms.update(zip(found, norms, strict=True))

@@ -685,6 +685,7 @@ KINDS_OF_SUMS = {
     "a sum that is compared": lambda grad, into, weight, bias: (into * (bias.abs().sum() < 0.5), weight, bias),
     "a sum that is kept": lambda grad, into, weight, bias: NOTED.append(bias) or (into, weight, bias),
     "a sum of all": lambda grad, into, weight, bias: TOTAL.add_(bias) is None or (into, weight, bias),
+    "a sum of some": lambda grad, into, weight, bias: TOTAL[:4].add_(bias[:4]) is None or (into, weight, bias),
     "a sum in two steps": lambda grad, into, weight, bias: (into, weight, grad.cumsum(0)[-1]),
     "a sum of squares": lambda grad, into, weight, bias: (into, weight, (grad * 3).pow(2).sum(0)),
     "a square of a sum": lambda grad, into, weight, bias: (into, weight, grad.sum(0).pow(2)),
