@@ -1,5 +1,8 @@
 """What a forward may branch on is walked again when something changed, and torch's own layers are not walked again."""
 
+import functools
+import inspect
+import operator
 import sys
 
 import pytest
@@ -7,6 +10,7 @@ import torch
 from torch import nn
 
 import ddp_patch
+from ddp_patch.deciding.code import ANY, names_in
 from ddp_patch.deciding.guards import Guards
 
 LOG = []
@@ -121,6 +125,70 @@ def test_names_that_a_forward_may_read_are_those_of_the_functions_that_it_may_co
     assert {"scale", "inner"} <= read
     assert not {"seen", "header", "outer"} & read
     assert {"scale", "seen"} <= guarding(Makes()).names_read()
+
+
+class Centred(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, module):
+        ctx.module = module
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad - grad.mean(0) if ctx.module.seen > 3 else grad, None
+
+
+SEEN, ASKS, OF_SEEN, TEXT = "seen", getattr, operator.attrgetter("seen"), "{0.seen}"
+READ_IN_WAYS = {
+    "an attrgetter": lambda net, x: OF_SEEN(net),
+    "one that it holds": lambda net, x: net.asks(net),
+    "another name of getattr": lambda net, x: ASKS(net, net.which),
+    "a partial function": lambda net, x: net.part(),
+    "a name of a table": lambda net, x: getattr(net, {"a": SEEN}["a"]),
+    "a name with a default": lambda net, x: getattr(net, net.which, "none"),
+    "a name that is joined": lambda net, x: getattr(net, "".join(["se", "en"])),
+    "a name of another's": lambda net, x: getattr(getattr(net, "me", None)[0], net.which),
+    "one of two names": lambda net, x: getattr(net, "scale" if x else SEEN),
+    "all arguments": lambda net, x: getattr(*net.me, SEEN),
+    "text that runs": lambda net, x: eval(net.text),
+    "text that is formatted": lambda net, x: TEXT.format(net),
+    "object's": lambda net, x: object.__getattribute__(net, net.which),
+    "static": lambda net, x: inspect.getattr_static(net, SEEN),
+    "what is pickled": lambda net, x: net.__getstate__(),
+    "how it is shown": lambda net, x: repr(net),
+    "its backward": lambda net, x: Centred.apply(x, net),
+}
+
+
+class ReadInSomeWay(nn.Module):
+    def __init__(self, way):
+        super().__init__()
+        self.seen, self.way, self.which, self.text, self.me = 0, way, "se" + "en", "net.se" + "en", [self]
+        self.asks, self.part, self.scale = operator.attrgetter("seen"), functools.partial(getattr, self, "seen"), 1.0
+
+    def extra_repr(self):
+        return f"seen={self.seen}" if self.way is READ_IN_WAYS["how it is shown"] else ""
+
+    def forward(self, x):
+        return self.way(self, x)
+
+
+@pytest.mark.parametrize("way", READ_IN_WAYS)
+def test_a_counter_that_a_forward_reads_in_some_way_is_found(way):
+    assert {"seen", ANY} & guarding(ReadInSomeWay(READ_IN_WAYS[way])).names_read()
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda net: getattr(net, "scale", None),
+        lambda net: getattr(getattr(net, "me", None)[0], "scale", 1)(getattr(net, "other", net)),
+        lambda net: f"{net.scale:.3f}" + "{1} {0} {a}".format(*net.me, a=2),
+        lambda net: net.eval(),
+    ],
+)
+def test_a_name_that_is_written_is_no_other(way):
+    assert ANY not in names_in(way.__code__).mentioned
 
 
 class Counted(nn.Module):

@@ -10,7 +10,7 @@ import inspect
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -99,19 +99,24 @@ def original_class(instance: Any) -> type:
     return vars(type(instance)).get(MARK, type(instance))  # type: ignore[no-any-return]
 
 
-def _recompile_as_original(self: Any) -> Any:
-    twin = type(self)
-    _class.__set__(self, getattr(twin, MARK))
+@contextmanager
+def as_written(instances: Iterable[Any]) -> Iterator[None]:
+    """Surround what asks for the class itself of swapped instances: ``type(x) is Net``."""
+    twins = [(instance, type(instance)) for instance in instances if MARK in vars(type(instance))]
+    for instance, twin in twins:
+        _class.__set__(instance, getattr(twin, MARK))
     try:
-        return self.recompile()
+        yield
     finally:
-        _class.__set__(self, twin)
+        for instance, twin in twins:
+            _class.__set__(instance, twin)
+
+
+def _recompile_as_original(self: Any) -> Any:
+    with as_written([self]):
+        return self.recompile()
 
 
 def _reduce_as_original(self: Any, protocol: Any) -> Any:
-    twin = type(self)
-    _class.__set__(self, getattr(twin, MARK))
-    try:
+    with as_written([self]):
         return self.__reduce_ex__(protocol)
-    finally:
-        _class.__set__(self, twin)

@@ -6,10 +6,13 @@ import dis
 import types
 from collections.abc import Iterator, Mapping
 
+from torch import nn
+
 from .code import ANY, names_in
 
 _READS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "DELETE_ATTR"}
 _MAKERS = {"__init__", "__new__", "__post_init__"}
+_OF_FUNCTIONS = {"backward", "vjp", "jvp", "setup_context"}  # torch.autograd.Function calls them
 _QUIET = {"CACHE", "EXTENDED_ARG", "NOP", "RESUME", "PRECALL"}
 
 
@@ -61,7 +64,8 @@ def _living(codes: Mapping[types.CodeType, str]) -> tuple[list[types.CodeType], 
 def _may_be_called(qualified: str, mentioned: set[str]) -> bool:
     *outer, name = qualified.split(".")
     is_method = bool(outer) and outer[-1] != "<locals>"
-    return not is_method or name in mentioned or name[:2] == "__"
+    is_of_torch = name in _OF_FUNCTIONS or hasattr(nn.Module, name)  # which torch calls
+    return not is_method or name in mentioned or name[:2] == "__" or is_of_torch
 
 
 def _reads_first(name: str, code: types.CodeType) -> bool:

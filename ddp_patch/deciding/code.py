@@ -6,6 +6,8 @@ import dis
 import functools
 import importlib.util
 import itertools
+import operator
+import re
 import types
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -55,7 +57,10 @@ def names_in(code: types.CodeType) -> Names:
     names = frozenset(itertools.chain.from_iterable(inner.co_names for inner in codes))
     texts = [text for inner in codes for constant in inner.co_consts for text in _texts_in(constant)]
     mentioned = names | {text for text in texts if text.isidentifier()}
-    if not _WHOLE.isdisjoint(names.union(texts)) or any(_is_put_together(inner) for inner in codes):
+    is_read_whole = not _WHOLE.isdisjoint(names.union(texts)) or not _RUNS_TEXT.isdisjoint(looked_up)
+    formats = not _FORMATS.isdisjoint(names) and not any("{" in text for text in texts)  # by a text of elsewhere
+    formats = formats or any(map(_NAMES_ATTRIBUTES.search, texts))
+    if is_read_whole or formats or any(map(_is_put_together, codes)):
         mentioned |= {ANY}
     if not _BY_TEXT.isdisjoint(looked_up) or not _MODULES.isdisjoint(names) or {"sys", "modules"} <= names:
         looked_up |= dict.fromkeys(sorted(mentioned))  # any of them, as in globals()["flag"]
@@ -72,20 +77,44 @@ def _texts_in(constant: Any) -> Iterable[str]:
 
 def _is_put_together(code: types.CodeType) -> bool:
     """Tell whether code asks for an attribute whose name it does not write: ``getattr(args, f"use_{kind}")``."""
-    steps = [step for step in dis.get_instructions(code) if step.opname not in ("EXTENDED_ARG", "CACHE")]
-    for i, step in enumerate(steps):
-        if step.argval == "getattr" and step.opname in _LOOKS_UP:
-            asked = list(itertools.takewhile(lambda its: not its.opname.startswith("CALL"), steps[i + 1 :]))
-            written = any(its.opname.startswith("LOAD_CONST") and isinstance(its.argval, str) for its in asked)
-            if not written or any(its.opname in _MAKES_TEXT for its in asked):
-                return True
+    steps = [step for step in dis.get_instructions(code) if step.opname not in _NOTHING]
+    asks = (i for i, step in enumerate(steps) if step.argval == "getattr" and step.opname in _LOOKS_UP)
+    matches = any(step.opname == "MATCH_CLASS" for step in steps)  # ``case Point(3)`` names none
+    return matches or any(not _is_written(steps[i + 1 :]) for i in asks)
+
+
+def _is_written(steps: list[dis.Instruction]) -> bool:
+    """Tell whether what follows ``getattr`` calls it with a name that is written there, and a plain default if any."""
+    depth = 0  # of the stack, from where the function lies
+    before: list[dis.Instruction] = []
+    for step in steps:
+        if step.opcode in dis.hasjrel or step.opcode in dis.hasjabs:
+            return False
+        depth += dis.stack_effect(step.opcode, step.arg)
+        if step.opname == "PRECALL":  # the first half of a call, in CPython 3.11
+            continue
+        if depth <= 0:
+            if step.opname not in ("CALL", "CALL_FUNCTION") or step.argval not in (2, 3):
+                return False
+            name, *default = before[1 - step.argval :]  # if the default is one instruction
+            is_plain = all(its.opname.startswith("LOAD_") and its.opname not in _OF_ANOTHER for its in default)
+            return is_plain and name.opname == "LOAD_CONST" and isinstance(name.argval, str)
+        before.append(step)
     return False
 
 
 # Instructions of CPython 3.10 to 3.14: in functions and in bodies of classes.
 _LOOKS_UP = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
-_MAKES_TEXT = {"BUILD_STRING", "FORMAT_VALUE", "FORMAT_SIMPLE", "BINARY_OP", "BINARY_ADD", "BINARY_MODULO"}
-_WHOLE = {"vars", "asdict", "astuple", "__dict__", "attrgetter"}  # see all attributes
+_NOTHING = ("EXTENDED_ARG", "CACHE", "NOP")
+_OF_ANOTHER = ("LOAD_ATTR", "LOAD_METHOD")
+_WHOLE = {  # see all attributes
+    "vars", "asdict", "astuple", "__dict__", "attrgetter", "methodcaller", "__getattribute__", "getattr_static",
+    "getmembers", "__getstate__", "__reduce__", "__reduce_ex__",
+}  # fmt: skip
+_RUNS_TEXT, _FORMATS = {"eval", "exec"}, {"format", "format_map"}
+_NAMES_ATTRIBUTES = re.compile(r"\{\w*[.\[]")  # "{0.step}".format(self)
+_READERS = (getattr, vars, eval, exec)
+_READER_KINDS = (operator.attrgetter, operator.methodcaller)
 _BY_TEXT, _MODULES = {"globals", "eval", "exec", "modules"}, {"__globals__", "import_module", "getmodule"}
 
 
@@ -100,6 +129,11 @@ def resolved(name: str, function: types.FunctionType) -> str:
 def is_own_function(value: Any) -> bool:
     """Tell what the script has a decorator of an installed package on, such as ``torch.no_grad()``."""
     return isinstance(value, types.FunctionType) and is_scripts_file(value.__code__.co_filename)
+
+
+def reads_any(thing: Any) -> bool:
+    """Tell a function that reads whatever attribute it is told to, by whichever name code has it."""
+    return any(thing is each for each in _READERS) or type(thing) in _READER_KINDS
 
 
 def is_empty(content: Any) -> bool:

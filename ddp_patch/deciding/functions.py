@@ -24,13 +24,12 @@ from ..calling.comparison import close
 from ..generators import same_draws
 from ..structure import leaves, map_leaves
 from .given_numbers import NotingNumbers
-from .parameter_sums import ParameterSums
+from .parameter_sums import OF_WHOLE, ParameterSums
 from .trial_run import is_of_machine
 from .twins import Twins
 from .watched_numbers import only_calculates
 
 _FEW = 4  # rows, of which gradients are seen to be sums: their function was seen to keep all rows apart
-_LARGE = 1e3  # of gradients: a backward that clamps those of parameters may leave small ones as they are
 
 
 class _Context:
@@ -106,10 +105,10 @@ def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, wor
     with same_draws() as draw_again, torch.no_grad():
         needs = needs_grad(args, seen.has_frozen)
 
-        def tried(cut: Callable[[Any], Any], scale: float = 1.0) -> tuple[Any, tuple[Any, ...]]:
+        def tried(cut: Callable[[Any], Any]) -> tuple[Any, tuple[Any, ...]]:
             draw_again()
             twins = Twins()
-            halves = both_halves(function, map_leaves(lambda leaf: twins.of(cut(leaf)), args), needs, scale)
+            halves = both_halves(function, map_leaves(lambda leaf: twins.of(cut(leaf)), args), needs)
             if twins.have_gradients():
                 inner.why_not_split = inner.why_not_split or "its backward adds to gradients by itself"
             return halves
@@ -128,12 +127,11 @@ def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, wor
                 inner.why_not_split = "it calculates with the batch size"
             trained = _trained(args, results[1])
             if inner.why_not_split is None and (trained or sums.has_some):
-                is_sum = all(map(world.has_averaged_gradient, trained))
-                for scale in (1.0, _LARGE):
-                    grads = (tried(functools.partial(_part, which=which), scale)[1] for which in (None, 0, 1))
-                    is_sum = is_sum and _are_sums(args, *grads)
-                if not is_sum:
-                    inner.why_not_split = "it gives a gradient to what every rank has whole"
+                grads = (tried(functools.partial(_part, which=which))[1] for which in (None, 0, 1))
+                are_followed = sums.are_followed(grad for _, grad in trained)
+                are_averaged = all(world.has_averaged_gradient(arg) for arg, _ in trained)
+                if not (are_followed and are_averaged and _are_sums(args, *grads)):
+                    inner.why_not_split = OF_WHOLE
             if any(type(arg) is float for arg in args):
                 seen.only_calculates = only_calculates(args, tried, world)
         except Exception as error:  # noqa: BLE001 — the author's code, on what it was not written for
@@ -168,7 +166,7 @@ def needs_grad(args: tuple[Any, ...], has_frozen: bool) -> tuple[bool, ...]:
 
 
 def both_halves(
-    function: Any, args: tuple[Any, ...], needs_input_grad: tuple[bool, ...], scale: float
+    function: Any, args: tuple[Any, ...], needs_input_grad: tuple[bool, ...]
 ) -> tuple[Any, tuple[Any, ...]]:
     """Run the forward of a function and its backward, and give what both return.
 
@@ -176,7 +174,6 @@ def both_halves(
         function: of the script's.
         args: for it.
         needs_input_grad: as ``needs_grad`` gives it.
-        scale: of the gradients that come to its outputs.
     """
     ctx = _Context()
     ctx.needs_input_grad = needs_input_grad
@@ -192,7 +189,7 @@ def both_halves(
         return outputs, (None,) * len(args)
     # Any gradient whose rows belong to the outputs' rows.
     vectors = [
-        torch.cos(out) * (0.0 if id(out) in passed_by else scale) if any(out is other for other in floats) else None
+        torch.cos(out) * (id(out) not in passed_by) if any(out is other for other in floats) else None
         for out in several
     ]
     grads = function.backward(ctx, *vectors)
@@ -213,10 +210,10 @@ def _same(results: list[tuple[str, Any]], local: list[tuple[str, Any]], args: tu
     return all(close(left, right) for left, right in pairs if isinstance(left, Tensor) and isinstance(right, Tensor))
 
 
-def _trained(args: tuple[Any, ...], grads: tuple[Any, ...]) -> list[Tensor]:
-    """List the arguments that every rank has whole and that get a gradient."""
+def _trained(args: tuple[Any, ...], grads: tuple[Any, ...]) -> list[tuple[Tensor, Any]]:
+    """List the arguments that every rank has whole and that get a gradient, and this."""
     return [
-        arg
+        (arg, grad)
         for arg, grad in zip(args, grads, strict=False)
         if isinstance(arg, Tensor) and not isinstance(arg, BatchTensor) and arg.requires_grad and grad is not None
     ]

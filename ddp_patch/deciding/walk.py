@@ -21,7 +21,7 @@ from ..calling.scripts_code import NAMESPACES, OURS, is_generated, is_own, is_sc
 from ..calling.swap import MARK
 from ..structure import built_in, items_in
 from . import referring
-from .code import ANY, content_of, is_empty, is_own_function, names_in, resolved, slots_of
+from .code import ANY, content_of, is_empty, is_own_function, names_in, reads_any, resolved, slots_of
 from .state_snapshot import MISSING, PYTHONS, StateSnapshot, put_attribute
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -217,6 +217,8 @@ class Walk:
     def instance(self, thing: Any, depth: int) -> Any:
         """Walk what a thing of some class holds."""
         kind = type(thing)
+        if reads_any(thing):
+            self.others_names.add(ANY)
         if kind.__module__ == "builtins" or (kind.__module__ in sys.stdlib_module_names and kind not in NAMESPACES):
             return self.number(thing)
         is_scripts = is_own(kind)

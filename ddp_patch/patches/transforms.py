@@ -14,6 +14,7 @@ from ..batch.nested import nested
 from ..batch.pending_tensor import PendingTensor, wait_for
 from ..batch.tensor import BatchTensor
 from ..batch.transforms import outside_transforms
+from ..calling.swap import as_written
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
 
@@ -33,8 +34,14 @@ def _entered(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
     return wrapped(*nested(take, args), **nested(take, kwargs))
 
 
+def _stacked(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    with as_written(args[0] if args else kwargs["models"]):  # of one class each, since they are trained
+        return wrapped(*args, **kwargs)
+
+
 # Their doors, not they: TorchDynamo looks up the defaults of functions that it inlines, and a wrapper has none for it.
 PATCHES = (
     Patch("torch._functorch.eager_transforms", "_wrap_tensor_for_grad", _entered, "takes the whole of a batch"),
     Patch("torch._functorch.vmap", "_create_batched_inputs", _entered, "takes the whole of batches"),
+    Patch("torch._functorch.functional_call", "stack_module_state", _stacked, "models are of the script's class"),
 )

@@ -689,7 +689,26 @@ KINDS_OF_SUMS = {
     "a sum in two steps": lambda grad, into, weight, bias: (into, weight, grad.cumsum(0)[-1]),
     "a sum of squares": lambda grad, into, weight, bias: (into, weight, (grad * 3).pow(2).sum(0)),
     "a square of a sum": lambda grad, into, weight, bias: (into, weight, grad.sum(0).pow(2)),
+    "of zeros first, clipped by its norm": lambda grad, into, weight, bias: (
+        into,
+        weight * torch.clamp(0.1 / (weight.norm() + 1e-6), max=1.0),
+        bias.clamp(-0.01, 0.01),
+    ),
+    "of zeros first, and a mean": lambda grad, into, weight, bias: (into, weight / grad.shape[0], grad.mean(0)),
+    "a sum and a penalty": lambda grad, into, weight, bias: (into, weight + SCALE * torch.ones_like(weight), bias),
+    "a sum whose norm is kept": lambda grad, into, weight, bias: (
+        LATEST.update(norm=weight.norm()) or (into, weight, bias)
+    ),
+    "a sum that is kept by a function": lambda grad, into, weight, bias: (
+        LATEST.update(norm=bias.view(2, 3)) or (into, weight, bias)
+    ),
+    "sums that are scaled and added": lambda grad, into, weight, bias: (
+        into,
+        (2 * weight + grad.t().mm(into[:, :6] * 0.5)) / 3,
+        torch.stack([bias, -grad.sum(0)]).sum(0) * 0.25 + bias,
+    ),
 }
+LATEST = {}
 SCALE = torch.zeros((), dtype=torch.float64)
 
 
@@ -699,9 +718,12 @@ def gradients_that_are_sums_over_rows():
         torch.manual_seed(1)
         KIND[0], FACTOR[0] = kind, 0.0
         NOTED.clear()
+        LATEST.clear()
         TOTAL.zero_()
         SCALE.zero_()
         first, last = nn.Linear(4, 6), nn.Linear(6, 3)
+        if kind.startswith("of zeros first"):
+            nn.init.zeros_(last.weight)
         model = ByHandInside(first, last)
         optimizer = SGD(model.parameters(), 0.1)
         for step, (x, y) in enumerate(data(batch_size=6, n=60)):
@@ -711,7 +733,7 @@ def gradients_that_are_sums_over_rows():
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            said.append(loss.item())
+            said += [loss.item(), *[kept.sum().item() for kept in LATEST.values()]]
         said += [*everything(model), *TOTAL.tolist(), *[one.sum().item() for one in NOTED]]
     return said
 

@@ -1164,7 +1164,14 @@ def kernels_of_samples_as_groups():
         out = F.conv_transpose2d(h.reshape(1, b * c, *space), weight, stride=2, padding=0, groups=b)
         return out.view(b, 4, *out.shape[2:])
 
-    return per_sample(how) + per_sample(lambda self, h, style: how(self, h, style, True)) + per_sample(upsampled)
+    def of_a_constant(self, h, style):
+        (weight, _), (b, c, *space) = modulated(self, h, style), h.shape
+        start = self.weight[0, 0, :, :1, :1].repeat(b, *space).view(1, b * c, *space)
+        out = F.conv2d(start, weight.view(b * 4, c, 3, 3), padding=1, groups=b)
+        return out.view(b, 4, *space)
+
+    biased = per_sample(lambda self, h, style: how(self, h, style, True))
+    return per_sample(how) + biased + per_sample(upsampled) + per_sample(of_a_constant)
 
 
 def kernels_of_samples_for_each_channel():
@@ -1400,6 +1407,40 @@ def full_backward_hooks_that_write_in_place():
     return [
         v for hook in (clamped, halved) for v in with_full_backward_hooks(hook) + with_full_backward_hooks(hook, zeroed)
     ]
+
+
+def hooks_of_tensors_that_write_in_place():
+    def halved(grad):
+        grad.mul_(0.5)
+
+    def zeroed(grad):
+        grad[:2] = 0
+        grad.clamp_(max=0.01)
+
+    class Hooked(Branching):
+        def __init__(self, hook, inside):
+            super().__init__()
+            self.hook, self.inside = hook, inside
+
+        def forward(self, x):
+            out = super().forward(x)
+            if self.inside:
+                out.register_hook(self.hook)
+            return out.tanh()
+
+    said = []
+    for hook in (halved, zeroed):
+        for inside in (True, False):
+            torch.manual_seed(0)
+            model = Hooked(hook, inside)
+            optimizer = SGD(model.parameters(), 0.1)
+            for x, y in data():
+                out = model(x)
+                if not inside:
+                    out.register_hook(hook)
+                said.append(descend(F.cross_entropy(out, y), optimizer).item())
+            said += everything(model)
+    return said
 
 
 def a_full_backward_hook_on_all_modules():

@@ -550,6 +550,22 @@ def policy_gradient():
     return said
 
 
+def trained_models_that_are_stacked():
+    models = [mlp() for _ in range(3)]
+    optimizers = [SGD(model.parameters(), 0.1) for model in models]
+    for x, y in data():
+        for model, optimizer in zip(models, optimizers, strict=True):
+            descend(F.cross_entropy(model(x), y), optimizer)
+    weights, buffers = torch.func.stack_module_state(models)
+    skeleton = copy.deepcopy(models[0]).to("meta")
+
+    def out(its, held, x):
+        return torch.func.functional_call(skeleton, (its, held), (x,))
+
+    x = torch.linspace(-1, 1, 12).view(3, 4)
+    return torch.func.vmap(out, (0, 0, None))(weights, buffers, x).flatten().tolist()
+
+
 def transforms_of_batches():
     """``torch.func`` over what a loader gives, and over batches that the transformed function closes over."""
     model = mlp()

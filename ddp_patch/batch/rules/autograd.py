@@ -144,14 +144,21 @@ def register_hook(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     def on_source(grad: Tensor | None) -> Tensor | None:
         if grad is None:
             return None  # that of TouchParameters: one process would not have called the hook
-        result = hook(BatchTensor.from_full(grad, layout) if is_whole else BatchTensor.from_local(grad / scale, layout))
-        if result is None:
+        given = BatchTensor.from_full(grad, layout) if is_whole else BatchTensor.from_local(grad / scale, layout)
+        result = hook(given)
+        if result is None and (is_whole or not was_written(given)):
             return None
+        result = given if result is None else result
         if not isinstance(result, BatchTensor):
             raise BatchError("A hook on a batch returned a plain tensor. Return an expression of the gradient it got.")
         return full_tensor(result) if is_whole else to_local(result) * scale
 
     return _register_hook(unhooked(source), on_source)
+
+
+def was_written(batch: BatchTensor) -> bool:
+    """Tell whether a hook wrote to what it was given, of which the rows were made for it."""
+    return to_local(batch)._version > 0
 
 
 def after_accumulation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -17,6 +17,7 @@ from ..layout import Layout
 from ..tensor import BatchTensor
 from ..world import World
 from . import metadata
+from .autograd import was_written
 from .elementwise import to_local_form
 
 Grads = tuple[Any, ...]
@@ -68,17 +69,16 @@ def _batches(grads: Grads, layouts: list[Layout | None]) -> Grads:
 
 
 def _rows(result: Grads | None, given: Grads, rows: Grads, layouts: list[Layout | None]) -> Grads | None:
-    if result is None and not any(map(_was_written, given)):
+    if result is None and not any(map(_is_written, given)):
         return None
     return tuple(
-        its if one is batch and not _was_written(batch) else _row(one, layout)
+        its if one is batch and not _is_written(batch) else _row(one, layout)
         for one, batch, its, layout in zip(result or given, given, rows, layouts, strict=True)
     )
 
 
-def _was_written(batch: Any) -> bool:
-    """Tell whether a hook wrote to what it was given, which was made for it."""
-    return isinstance(batch, BatchTensor) and to_local(batch)._version > 0
+def _is_written(batch: Any) -> bool:
+    return isinstance(batch, BatchTensor) and was_written(batch)
 
 
 def _row(grad: Any, layout: Layout | None) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from ..forms import full_tensor, to_local
 from ..layout import Layout
@@ -29,14 +30,20 @@ def convolution(dims: int, names: tuple[str, ...]) -> Rule:
     def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = dict(zip(names, args, strict=False)) | kwargs
         batch, weight, bias = given.get("input"), given.get("weight"), given.get("bias")
-        if not (isinstance(batch, BatchTensor) and isinstance(weight, BatchTensor)):
+        if not isinstance(weight, BatchTensor) and not (isinstance(batch, BatchTensor) and batch._layout.dim == 1):
             return of_samples(func, args, kwargs)
         groups = as_int(given.get("groups", 1))
-        local = _local_groups(batch._layout, weight._layout, groups) if type(groups) is int else None
-        if local is None or batch.dim() != dims + 2 or (batch._layout.dim, weight._layout.dim) != (1, 0):
+        if not (isinstance(batch, Tensor) and isinstance(weight, Tensor)) or batch.dim() != dims + 2:
+            return NotImplemented
+        local = _local_groups((batch, 1), (weight, 0), groups=groups) if type(groups) is int and groups > 0 else None
+        if local is None:
             return NotImplemented
         layout = local.times(weight.shape[1] if names is _TRANSPOSED else weight.shape[0] // groups, 1)
-        given |= {"input": to_local(batch), "weight": to_local(weight), "groups": local.counts[World.get().rank]}
+        given |= {
+            "input": aligned(batch, local.times(batch.shape[1] // groups, 1)),
+            "weight": aligned(weight, local.times(weight.shape[0] // groups, 0)),
+            "groups": local.counts[World.get().rank],
+        }
         if bias is not None:
             given["bias"] = aligned(bias, layout.at(0))
             if given["bias"] is None:
@@ -46,14 +53,24 @@ def convolution(dims: int, names: tuple[str, ...]) -> Rule:
     return rule
 
 
-def _local_groups(of_input: Layout, of_weight: Layout, groups: int) -> Layout | None:
-    """Tell how groups of channels are dealt; None if one is of several ranks, or a rank has none."""
-    if groups < 1 or of_input.total % groups or of_weight.total % groups:
-        return None  # an error of torch's
-    found, other = (layout.divided(layout.total // groups, 0) for layout in (of_input, of_weight))
-    if found is None or other is None or not found.lies_as(other) or 0 in found.counts:
+def _local_groups(*operands: tuple[Tensor, int], groups: int) -> Layout | None:
+    """Tell how groups of channels are dealt; None if one is of several ranks, or a rank has none.
+
+    Args:
+        operands: each with the dimension that the groups lie along. What every rank has whole takes part in any.
+        groups: how many.
+    """
+    found: list[Layout | None] = []
+    for operand, dim in operands:
+        if operand.shape[dim] % groups:
+            return None  # an error of torch's
+        if isinstance(operand, BatchTensor):
+            layout = operand._layout
+            found.append(layout.divided(layout.total // groups, 0) if layout.dim == dim else None)
+    first = found[0]
+    if first is None or 0 in first.counts or any(other is None or not first.lies_as(other) for other in found):
         return None
-    return found
+    return first
 
 
 def norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
