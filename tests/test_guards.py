@@ -2,9 +2,11 @@
 
 import functools
 import inspect
+import json
 import operator
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -138,6 +140,23 @@ class Centred(torch.autograd.Function):
         return grad - grad.mean(0) if ctx.module.seen > 3 else grad, None
 
 
+class Late:
+    def __init__(self, net):
+        self.late = net.seen > 3
+
+
+class LateLayer(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.late = net.seen > 3
+
+
+class Shown(json.JSONEncoder):
+    def default(self, thing):
+        return thing.seen
+
+
+MAKES = {"late": Late}
 SEEN, ASKS, OF_SEEN, TEXT = "seen", getattr, operator.attrgetter("seen"), "{0.seen}"
 READ_IN_WAYS = {
     "an attrgetter": lambda net, x: OF_SEEN(net),
@@ -157,6 +176,11 @@ READ_IN_WAYS = {
     "what is pickled": lambda net, x: net.__getstate__(),
     "how it is shown": lambda net, x: repr(net),
     "its backward": lambda net, x: Centred.apply(x, net),
+    "a class of a table": lambda net, x: MAKES["late"](net),
+    "a class that it holds": lambda net, x: net.kind(net),
+    "a class among its defaults": lambda net, x, kind=LateLayer: kind(net),
+    "what a library calls": lambda net, x: json.dumps(net, cls=Shown),
+    "a vectorized function": lambda net, x: net.vectorized(x),
 }
 
 
@@ -164,6 +188,7 @@ class ReadInSomeWay(nn.Module):
     def __init__(self, way):
         super().__init__()
         self.seen, self.way, self.which, self.text, self.me = 0, way, "se" + "en", "net.se" + "en", [self]
+        self.kind, self.vectorized = LateLayer, np.vectorize(functools.partial(lambda net, x: net.seen, self))
         self.asks, self.part, self.scale = operator.attrgetter("seen"), functools.partial(getattr, self, "seen"), 1.0
 
     def extra_repr(self):

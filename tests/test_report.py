@@ -97,6 +97,12 @@ class Returns(Layer):
         return last * 2, last
 
 
+class ReturnsADistribution(Layer):
+    def forward(self, x):
+        out = self.linear(x)
+        return out, torch.distributions.Normal(out, 1.0)
+
+
 PROMPT = torch.ones(6, requires_grad=True)
 
 
@@ -195,6 +201,10 @@ PAIRS = {  # what is said, whether with the line, what to write instead -> a mod
         ChoosesByWeights,
     ),
     ("keeps a batch for later", False, "Return it instead"): (Keeps, Returns),
+    ("returns a Normal, which is handed on as it is", False, "Return the tensors, and make it in the script"): (
+        ReturnsADistribution,
+        Returns,
+    ),
     ("looks at a batch that it was not given", False, "Give it as an argument"): (GoesOn, KeepsInAnAttribute),
     ("a tensor of shape (6,) that is no parameter of the module is trained", True, "Make it a parameter"): (
         TrainsAnother,

@@ -178,7 +178,19 @@ class Drawn(nn.Module):
         return self.last(code * spins + rate + self.noise + torch.normal(h, 0.1)) + word[:, None]
 
 
-@pytest.mark.parametrize("kind", ["Kernels", "Drawn", "OfAnySize", "Padded", "Posed"])
+class Asserting(nn.Module):
+    """Says in an assertion how many rows there are, as torchvision's vision transformers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(6, 3)
+
+    def forward(self, x):
+        torch._assert(x.dim() == 2, f"Expected rows of 6 entries, got {x.shape}")
+        return self.first(x)
+
+
+@pytest.mark.parametrize("kind", ["Kernels", "Drawn", "OfAnySize", "Padded", "Posed", "Asserting"])
 def test_what_each_row_does_by_itself_stays_on_rows(ranks, kind):
     assert ranks.call(on_batches, 2, kind).ok().results == [{}, {}]
 

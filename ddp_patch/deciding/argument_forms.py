@@ -11,8 +11,8 @@ from ..batch.tensor import BatchTensor
 from ..calling.calls import Call
 from ..calling.graph_data import is_graph_batch
 from ..calling.local_arguments import LocalArgs
+from .containers import PLAIN
 from .guards import Guards
-from .walk import PLAIN
 from .watched_numbers import magnitude
 
 

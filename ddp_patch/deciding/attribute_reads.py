@@ -5,14 +5,15 @@ from __future__ import annotations
 import dis
 import types
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from torch import nn
 
+from ..calling.scripts_code import is_own
 from .code import ANY, names_in
 
 _READS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "DELETE_ATTR"}
 _MAKERS = {"__init__", "__new__", "__post_init__"}
-_OF_FUNCTIONS = {"backward", "vjp", "jvp", "setup_context"}  # torch.autograd.Function calls them
 _QUIET = {"CACHE", "EXTENDED_ARG", "NOP", "RESUME", "PRECALL"}
 
 
@@ -29,24 +30,52 @@ def may_be_read_first(name: str, codes: Mapping[types.CodeType, str]) -> bool:
     return ANY in mentioned or any(_reads_first(name, code) for code in living)
 
 
-def names_read(codes: Mapping[types.CodeType, str]) -> frozenset[str]:
-    """Give the names of attributes that a forward may read, with ``ANY`` where that may be any.
+class ReachedCode:
+    """The script's functions that a forward can reach."""
 
-    Args:
-        codes: as above.
-    """
-    living, _ = _living(codes)  # of a method that ``__init__`` keeps in an attribute as well
-    made: dict[str, set[types.CodeType]] = {}  # classes, and what makes their objects
-    for code in living:
-        kind, _, name = codes[code].rpartition(".")
-        if name in _MAKERS:
-            made.setdefault(kind.rpartition(".")[2], set()).add(code)
-    others = [code for code in living if not any(code in makers for makers in made.values())]
-    read = frozenset().union(*(names_in(code).mentioned for code in others))
-    # What a model was made by is called no more, unless a forward makes another one.
-    if "__class__" in read or any("type" in names_in(code).looked_up for code in others) or not read.isdisjoint(made):
-        return read.union(*(names_in(code).mentioned for code in living))
-    return read
+    def __init__(self) -> None:
+        """Start with none."""
+        self.codes: dict[types.CodeType, str] = {}  # with their qualified names
+        self.others_names: set[str] = set()  # that functions of installed packages mention
+        self._makers: dict[types.CodeType, str] = {}  # of layers -> name of the class
+        self._holds_kinds = False  # of layers, elsewhere than under their names
+
+    def note_method(self, kind: type, name: str, value: Any) -> None:
+        """Note what stands in a class of the script's."""
+        code = getattr(getattr(value, "__func__", value), "__code__", None)
+        if code not in self.codes:
+            return
+        if name in _MAKERS and issubclass(kind, nn.Module):
+            self._makers[code] = kind.__name__
+        elif code.co_name != name or _is_called_by_others(kind, name):  # it need not be named as it is
+            self.codes[code] = name
+
+    def note_kind(self, kind: Any) -> None:
+        """Note that something holds a class, by which a forward may make an object."""
+        self._holds_kinds = self._holds_kinds or issubclass(kind, nn.Module)
+
+    @property
+    def key(self) -> Any:
+        """What ``names_read`` depends on."""
+        return self.codes, self.others_names, self._makers, self._holds_kinds
+
+    def names_read(self) -> frozenset[str]:
+        """Give the names of attributes that a forward may read, with ``ANY`` where that may be any."""
+        living, _ = _living(self.codes)  # of a method that ``__init__`` keeps in an attribute as well
+        others = [code for code in living if code not in self._makers]
+        read = self.others_names.union(*(names_in(code).mentioned for code in others))
+        # What a model was made by is called no more, unless a forward makes another one.
+        makes = self._holds_kinds or "__class__" in read or not read.isdisjoint(self._makers.values())
+        if makes or any("type" in names_in(code).looked_up for code in others):
+            read.update(*(names_in(code).mentioned for code in living))
+        return frozenset(read)
+
+
+def _is_called_by_others(kind: type, name: str) -> bool:
+    """Tell whether code of installed packages knows a method, as torch does ``extra_repr`` and ``backward``."""
+    if name[:2] == "__" or name == "forward":  # which count by their names
+        return False
+    return any(name in vars(base) for base in kind.__mro__ if base is not object and not is_own(base))
 
 
 def _living(codes: Mapping[types.CodeType, str]) -> tuple[list[types.CodeType], set[str]]:
@@ -64,8 +93,7 @@ def _living(codes: Mapping[types.CodeType, str]) -> tuple[list[types.CodeType], 
 def _may_be_called(qualified: str, mentioned: set[str]) -> bool:
     *outer, name = qualified.split(".")
     is_method = bool(outer) and outer[-1] != "<locals>"
-    is_of_torch = name in _OF_FUNCTIONS or hasattr(nn.Module, name)  # which torch calls
-    return not is_method or name in mentioned or name[:2] == "__" or is_of_torch
+    return not is_method or name in mentioned or name[:2] == "__"
 
 
 def _reads_first(name: str, code: types.CodeType) -> bool:

@@ -27,11 +27,11 @@ from ..calling.given_back import dealt_tensors
 from ..calling.graph_roles import Roles
 from ..calling.graphs import Graphs
 from ..calling.local_arguments import LocalArgs, local_arguments
-from ..structure import leaves
 from .agreed import agreed, muted
 from .argument_forms import forms_of, without_values
 from .call_forms import CallForm, FirstCall, Form
 from .code import names_in
+from .containers import PLAIN
 from .dimensions import DealtDimensions, WorkCounter
 from .observed_call import ObservedCall
 from .observing import completed_by, is_of_batches
@@ -39,7 +39,6 @@ from .stored_decisions import StoredDecisions, size_key
 from .trial_run import is_of_machine
 from .trial_verdict import SplitDecision
 from .unobserved import Unobserved
-from .walk import PLAIN
 
 
 class SplitDecisions(StoredDecisions):
@@ -173,11 +172,11 @@ class SplitDecisions(StoredDecisions):
         else:
             self._store(call, form, decision, local, seen.is_size_dependent)
         if local.holds_dealt_tensors and call.dim is None:
-            entries = sum(
-                leaf.numel() for _, leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)
-            )
-            by_number = work.done / max(1, entries)
-            self.dimensions.note_work(call.module, local, decision, by_number, lambda: self.cut(call, rows, True))
+            with observed.as_given():
+                again = dataclasses.replace(call)
+                entries = sum(leaf.numel() for _, leaf in again.leaves if isinstance(leaf, torch.Tensor))
+                by_number = work.done / max(1, entries)
+                self.dimensions.note_work(call.module, local, decision, by_number, lambda: self.cut(again, rows, True))
         return FirstCall(True, result, local, decision)
 
     def _decide_by_few_rows(

@@ -21,8 +21,9 @@ from ..calling.swap import original_class
 from ..generators import kinds
 from .call_forms import CallForm, ModuleState
 from .code import ANY, difference, without_numbers
+from .containers import PLAIN
 from .guards import Guards
-from .walk import OF_TORCH, PLAIN
+from .walk import OF_TORCH
 
 _BASES = (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict, object)  # which read no attribute of a script's
 _COUNTED = (int, float)

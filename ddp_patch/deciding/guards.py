@@ -18,9 +18,9 @@ from ..batch.tensor import BatchTensor
 from ..calling.scripts_code import is_torchs
 from ..calling.swap import MARK
 from ..structure import Opaque
-from .attribute_reads import names_read
+from .containers import PLAIN
 from .state_snapshot import StateSnapshot
-from .walk import OF_TORCH, PLAIN, Walk
+from .walk import OF_TORCH, Walk
 
 CHANGES_OUTSIDE = (
     "its forward changes what it may branch on, outside of its attributes",
@@ -74,16 +74,16 @@ class Guards:
     @property
     def codes(self) -> dict[types.CodeType, str]:
         """Those of the script's functions that were found, with their qualified names."""
-        return self._last_walk.codes
+        return self._last_walk.reached.codes
 
     @property
-    def code(self) -> tuple[Any, Any]:
+    def code(self) -> Any:
         """What ``names_read`` depends on."""
-        return self._last_walk.codes, self._last_walk.others_names
+        return self._last_walk.reached.key
 
     def names_read(self) -> frozenset[str]:
         """Names of plain attributes of the script's own layers that a forward may read; ``ANY`` for all."""
-        return names_read(self.codes) | self._last_walk.others_names
+        return self._last_walk.reached.names_read()
 
     @property
     def is_truncated(self) -> bool:

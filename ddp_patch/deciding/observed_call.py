@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..batch.packed import PackedRows
 from ..batch.sizes import without_batch_sizes
@@ -28,6 +28,7 @@ from .agreed import muted
 from .arguments import SavedArguments
 from .attribute_reads import may_be_read_first
 from .call_forms import CallForm
+from .containers import PLAIN
 from .fingerprint import Fingerprints
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED
 from .observing import observation, observed, restored_if_it_fails, untouched
@@ -106,6 +107,11 @@ class ObservedCall:
         )
         self.outputs = self._attributes.along_with(outputs, self.seen.places)
         if self.seen.kept.are_hidden(self.outputs, batches):
+            kinds = (type(leaf) for _, leaf in leaves(self.outputs))
+            holder = next((kind.__name__ for kind in kinds if kind not in PLAIN and not issubclass(kind, Tensor)), "")
+            if holder:  # a distribution, say
+                why = f"its forward returns a {holder}, which is handed on as it is, with the batches in it"
+                self.seen.forbid_split(why, "Return the tensors, and make it in the script")
             self.seen.forbid_split("its forward keeps a batch for later", "Return it instead")
         if self._wrote:
             why = "its forward writes to an argument, which is no batch of a loader"
@@ -126,6 +132,10 @@ class ObservedCall:
             # A trial would do that again, and rows would do it with what they see.
             self.seen.forbid_split(*CHANGES_OUTSIDE)
         return changed and is_alike
+
+    def as_given(self) -> AbstractContextManager[None]:
+        """Surround what is to find the script's arguments as they were before the call."""
+        return self._saved_arguments.containers.as_before()
 
     def as_tried(self, before: SplitDecision) -> SplitDecision:
         """Give the decision of a trial with other sizes, if this call left batches where that one did.

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import builtins
-import collections
 import enum
 import functools
-import itertools
 import sys
 import types
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import torch
@@ -19,15 +17,15 @@ from .. import generators
 from ..batch.tensor import BatchTensor
 from ..calling.scripts_code import NAMESPACES, OURS, is_generated, is_own, is_scripts_code, is_torchs
 from ..calling.swap import MARK
-from ..structure import built_in, items_in
-from . import referring
+from . import containers, referring
+from .attribute_reads import ReachedCode
 from .code import ANY, content_of, is_empty, is_own_function, names_in, reads_any, resolved, slots_of
+from .containers import PLAIN
 from .state_snapshot import MISSING, PYTHONS, StateSnapshot, put_attribute
 
-PLAIN = (bool, int, float, complex, str, bytes, type(None))
 OF_TORCH = frozenset(vars(nn.Module())) - {"training"}  # parameters, layers and hooks, told by other means
 _MOST = 16_384  # things that are looked at
-_MOST_ITEMS = 1024  # of a container, whose items are walked; those of a longer one are told by identity
+_FOLLOWED = (list, dict, functools.partial)  # in what is of installed packages
 _WRITTEN_IN_C = (object, type, nn.Module)
 _DEPTH = 40  # what lies deeper is walked afterwards: Python's stack is bounded
 
@@ -44,8 +42,7 @@ class Walk:
             names: of attributes that the code mentions; those that are met are added.
         """
         self.standing, self._layers, self.number, self.names = StateSnapshot(), layers, number, names
-        self.codes: dict[types.CodeType, str] = {}  # of the script's functions, with their qualified names
-        self.others_names: set[str] = set()  # that functions of installed packages mention
+        self.reached = ReachedCode()
         self.generators, self.is_truncated = generators.kinds(), False  # there is more than is looked at
         self._found: dict[int, tuple[int, Any]] = {}  # what was walked, in which order, and stays alive
         self._deeper: list[Any] = []  # what is still to be walked
@@ -60,6 +57,11 @@ class Walk:
             return self._tensor(thing)
         if type(thing) in (tuple, frozenset) and all(type(item) in PLAIN for item in thing):
             return type(thing), tuple((type(item), item) for item in thing)
+        if isinstance(thing, type):
+            self.reached.note_kind(thing)
+        return self._over(thing, depth)
+
+    def _over(self, thing: Any, depth: int) -> Any:
         if id(thing) in self._found:
             number = self.number(thing)  # its class's name, where it is in no table: then its place tells it
             return (number, self._found[id(thing)][0]) if isinstance(number, str) else number
@@ -109,29 +111,7 @@ class Walk:
         kinds = [kind for kind in type(layer).__mro__ if kind is not object and not is_torchs(kind)]
         # One of ours tells nothing, unless the script writes to it: that calls are heard of changes no forward.
         ours = [content for kind in kinds if MARK in vars(kind) and (content := self._class(kind, depth + 1))]
-        return ours + [self.over(kind, depth) for kind in kinds if MARK not in vars(kind)]
-
-    def _sequence(self, thing: Iterable[Any], depth: int) -> Any:
-        if not isinstance(thing, (tuple, frozenset)):
-            self.standing.container(thing)
-        items = items_in(thing)
-        contents = type(thing).__name__, tuple(map(self._item(items), items, itertools.repeat(depth)))
-        return (*contents, self.instance(thing, depth)) if is_own(type(thing)) else contents
-
-    def _mapping(self, thing: dict[Any, Any], depth: int) -> Any:
-        self.standing.container(thing)
-        items = [*built_in(thing).items(thing)]
-        walked = self._item(items)
-        contents = tuple((walked(key, depth), walked(item, depth)) for key, item in items)
-        if isinstance(thing, collections.defaultdict):
-            contents = (*contents, self.over(thing.default_factory, depth))
-        return (*contents, self.instance(thing, depth)) if is_own(type(thing)) else contents
-
-    def _item(self, container: Any) -> Callable[[Any, int], Any]:
-        """Give what walks the items of a container: those of a long one, as a lexicon, are told by identity."""
-        if len(container) <= _MOST_ITEMS:
-            return self.over
-        return lambda item, _: (type(item), item if type(item) in PLAIN else id(item))
+        return ours + [self._over(kind, depth) for kind in kinds if MARK not in vars(kind)]
 
     def deeper(self) -> Iterator[Any]:
         """Walk what lay too deep, once the rest was walked."""
@@ -149,9 +129,9 @@ class Walk:
         contents = [self.number(code)]
         if is_scripts:
             self.names |= names.mentioned
-            self.codes[code] = thing.__qualname__
+            self.reached.codes[code] = thing.__qualname__
         elif not str(thing.__module__).startswith("torch."):
-            self.others_names |= names.mentioned
+            self.reached.others_names |= names.mentioned
         for name in names.looked_up:
             if name in thing.__globals__ or (is_scripts and not hasattr(builtins, name)):  # it may be there later
                 contents.append((name, self.visit(thing.__globals__, name, depth, is_scripts)))
@@ -161,7 +141,8 @@ class Walk:
             value = content_of(cell)
             get = functools.partial(content_of, cell)
             self.standing.place(get, "cell_contents", value, functools.partial(put_attribute, cell))
-            contents.append((name, self._followed(value, depth, is_scripts)))
+            is_super = name == "__class__" and isinstance(value, type)  # for ``super()``
+            contents.append((name, self._over(value, depth) if is_super else self._followed(value, depth, is_scripts)))
         if is_scripts:
             for name in ("__code__", "__defaults__", "__kwdefaults__"):
                 get, put = functools.partial(getattr, thing), functools.partial(put_attribute, thing)
@@ -183,10 +164,13 @@ class Walk:
         """Watch what stands under a name, and give what that holds; of what is not followed, if it is plain."""
         value = namespace.get(name, MISSING)
         self.standing.place(namespace.get, name, value, put)
+        if follow and isinstance(value, type) and value.__name__ == name:
+            return self._over(value, depth)  # code that makes one names it
         return self._followed(value, depth, follow)
 
     def _followed(self, value: Any, depth: int, follow: bool) -> Any:
-        if follow or type(value) in PLAIN or type(value) in (list, dict) or is_own_function(value):
+        is_scripts = is_own_function(value.__func__ if type(value) is types.MethodType else value)
+        if follow or type(value) in PLAIN or type(value) in _FOLLOWED or is_scripts:
             return self.over(value, depth)
         return None
 
@@ -205,9 +189,7 @@ class Walk:
                 contents.append(self.over(value, depth))
             elif is_scripts or type(value) in PLAIN:
                 contents.append((name, self.visit(namespace, name, depth, put=functools.partial(put_attribute, thing))))
-                code = getattr(value, "__code__", None)
-                if code in self.codes and value.__name__ != name:  # it need not be named as it is
-                    self.codes[code] = name
+                self.reached.note_method(thing, name, value)
             else:
                 self.standing.place(namespace.get, name, value)
         bases = thing.__bases__ if is_scripts and not issubclass(thing, nn.Module) else ()
@@ -218,7 +200,7 @@ class Walk:
         """Walk what a thing of some class holds."""
         kind = type(thing)
         if reads_any(thing):
-            self.others_names.add(ANY)
+            self.reached.others_names.add(ANY)
         if kind.__module__ == "builtins" or (kind.__module__ in sys.stdlib_module_names and kind not in NAMESPACES):
             return self.number(thing)
         is_scripts = is_own(kind)
@@ -241,9 +223,7 @@ class Walk:
 
 _WALKS: list[tuple[Any, Callable[[Walk, Any, int], Any]]] = [
     (nn.Module, Walk._module),
-    (dict, Walk._mapping),
-    ((list, tuple, set, frozenset, collections.deque, bytearray), Walk._sequence),
-    ((collections.UserDict, collections.UserList), lambda walk, thing, depth: walk.over(thing.data, depth)),
+    *containers.WALKS,
     (types.FunctionType, Walk._function),
     (type, Walk._class),
     *referring.WALKS,

@@ -210,6 +210,36 @@ def rows_in_another_order_are_no_views():
     return steps(lambda x: [x[x[:, 0].argsort()], x.flip(0)], write=lambda back: [each.mul_(2) for each in back])
 
 
+class Filling(nn.Module):
+    """Adds to the dict that it is given, as the modules of sentence-transformers do."""
+
+    def __init__(self, ties):
+        super().__init__()
+        self.first, self.last, self.ties = nn.Linear(4, 4), nn.Linear(4, 1), ties
+
+    def forward(self, features):
+        h = self.first(features["x"])
+        features["embedding"] = h - h.cumsum(0) if self.ties else h
+        features["out"] = self.last(features["embedding"])
+        return features
+
+
+def a_dict_that_a_forward_adds_to():
+    said = []
+    for ties in (False, True):
+        torch.manual_seed(1)
+        model, x, y = Filling(ties), torch.randn(32, 4), torch.randn(32, 1)
+        optimizer = SGD(model.parameters(), 0.1)
+        for start in range(0, 32, 8):
+            features = {"x": x[start : start + 8]}
+            loss = (model(features)["out"] - y[start : start + 8]).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            said += [loss.item(), len(features), features["embedding"].sum().item(), float(features["x"].shape[0])]
+    return said
+
+
 def what_a_forward_adds_to_in_place():
     def of(x, total):
         total += x
