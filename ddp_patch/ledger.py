@@ -32,6 +32,7 @@ class Gathers:
     calls: int = 0
     collectives: int = 0
     bytes: int = 0
+    watched: int = 0  # of the collectives: in calls, as the first, that are to tell what keeps rows apart
 
 
 @dataclass
@@ -106,11 +107,12 @@ class Ledger:
         """Count one call of a function that has to see whole batches."""
         self.gathers.setdefault((function, script_line()), Gathers()).calls += 1
 
-    def gathered(self, function: str, size: int) -> None:
-        """Count one exchange of a whole batch."""
+    def gathered(self, function: str, size: int, *, is_watched: bool = False) -> None:
+        """Count one exchange of a whole batch, and whether it was in a call that is watched."""
         self.count("all_gather", size)
         entry = self.gathers.setdefault((function, script_line()), Gathers())
         entry.collectives += 1
+        entry.watched += is_watched
         entry.bytes += size
 
     def note(self, text: str) -> None:

@@ -405,6 +405,8 @@ def parameters_that_agree(kind):
     if kind == "sparse":
         entries = torch.tensor([[0, 1], [2 + rank, 3 - rank]])
         model.register_buffer("graph", torch.sparse_coo_tensor(entries, [1.0, 2.0], (4, 4)))
+    if kind.startswith("buffer"):
+        model.register_buffer("noise", torch.full((3, 4), rank, dtype=torch.int64 if "int" in kind else torch.float32))
     if kind == "bit":
         with torch.no_grad():
             model.weight[7, 7] += rank * 1e-16 * model.weight[7, 7].abs().ceil() * 4
@@ -419,10 +421,11 @@ def parameters_that_agree(kind):
         torch.manual_seed(0)
         other = nn.init.normal_(nn.Linear(300, 300, dtype=torch.float64).weight)
         assert torch.equal(other, model.weight)
+    assert not kind.startswith("buffer") or model.noise.sum() == 0
     return "; ".join(ddp_patch.report().ledger.notes) or "agree"
 
 
-@pytest.mark.quick("sparse", "bit")
+@pytest.mark.quick("sparse", "bit", "buffer")
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
@@ -432,6 +435,8 @@ def parameters_that_agree(kind):
         ("bit", "'weight' of Linear differed between ranks by rounding, so rank 0's was taken"),
         ("far", "'weight' of Linear differs"),
         ("sparse", "'graph' of Linear differs"),
+        ("buffer", "the buffer 'noise' of Linear differed between ranks, so rank 0's was taken"),
+        ("buffer of ints", "the buffer 'noise' of Linear differed between ranks, so rank 0's was taken"),
     ],
 )
 def test_ranks_compare_parameters_to_the_bit_however_they_sum(ranks, kind, said):

@@ -6,6 +6,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from typing import Any, ClassVar
 
 import torch
@@ -56,6 +57,7 @@ class Collectives(ABC):
     skips_collectives: bool
     working_for: Any
     observation: Any
+    muted: ContextVar[bool]
     post: Callable[[str, bytes], None]
     wait_until_all_posted: Callable[[str], list[bytes]]
     seal: Seal
@@ -123,7 +125,8 @@ class Collectives(ABC):
         # Detached: a view that a backend still has would look as if the script had it.
         gathered = whole.detach().view(-1).view(torch.uint8) if fits else sent.new_empty(self.size * sent.numel())
         parts = gathered.view(self.size, -1).unbind()
-        self.ledger.gathered(named(self.working_for), sent.numel())
+        is_watched = self.observation is not None or self.muted.get()
+        self.ledger.gathered(named(self.working_for), sent.numel(), is_watched=is_watched)
         with self.collective("a gather of a batch", sent.numel()):
             if self.gathers_flat:
                 dist.all_gather_single(gathered, sent, group=self.group)

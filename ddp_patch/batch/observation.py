@@ -54,7 +54,7 @@ class Observation:
         is_own: Callable[[Tensor, Collection[Any]], bool],
         layout: Any = None,
         tries: Callable[..., TriedCall] | None = None,
-        preserving_state: Callable[..., AbstractContextManager[Any]] = lambda runs_script_code: nullcontext(),
+        preserving_state: Callable[..., AbstractContextManager[Any]] = lambda code: nullcontext(),
     ) -> None:
         """Start clean.
 
@@ -64,7 +64,7 @@ class Observation:
             layout: of the batch that the forward works on; None if losses inside it tie its rows together.
             tries: a function with its arguments and keyword arguments, the same on every rank; and is told whether that
                 is of interest on this one.
-            preserving_state: surrounds a trial, and leaves all as it was; is told whether it runs the script's code.
+            preserving_state: surrounds a trial, and leaves all as it was; is told which code of the script's it runs.
         """
         self.layout = layout
         self.gathers_what_it_made = False  # what the forward made of the batch size was needed whole
@@ -111,7 +111,7 @@ class Observation:
         if self._paused or self._tries is None:
             return None
         is_wanted = is_cacheable or self.why_not_split is None
-        with self.preserving_state(runs_script_code=False):
+        with self.preserving_state(None):
             tried = self._tries(func, args, kwargs, is_wanted)
         self.note_tried_function(tried)
         return tried if is_wanted else None

@@ -68,7 +68,7 @@ def study(function: Any, args: tuple[Any, ...], seen: Observation, world: World)
         for _, leaf in leaves(args):
             if isinstance(leaf, BatchTensor):
                 full_tensor(leaf)  # which it gets in this call; and what is tried of it needs no other rank
-    with seen.preserving_state(runs_script_code=True):
+    with seen.preserving_state(function):
         layouts = _where_rows_lie(function, args, seen, world)
         with seen.paused():
             answers = [answer[0] for answer in world.share([repr(layouts)])]  # a rank may have met an error of its own

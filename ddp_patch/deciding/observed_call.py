@@ -66,7 +66,7 @@ class ObservedCall:
         # Copied now, since forward may write to its arguments.
         self._copies = (detached(arguments), detached((local_args.args, local_args.kwargs))) if is_to_be_tried else None
         guards, self._generators = fingerprints.guards(call.module), fingerprints.generators(call)
-        self.seen = observation(call, local_args.layout, lambda: guards.noted(leaves(arguments)))
+        self.seen = observation(call, local_args.layout, lambda code: guards.noted([*leaves(arguments), ("", code)]))
         self._saved_arguments = SavedArguments(call, arguments)
         self._given_back = GivenBack(call, leaves(arguments))
         self.before = guards.noted(leaves(arguments))

@@ -41,13 +41,13 @@ OTHER_ROWS = "its outputs have other rows than the batch"
 _MOST_NODES = 100_000  # of a graph that are looked at once
 
 
-def observation(call: Call, layout: Layout, stands: Callable[[], StateSnapshot]) -> Observation:
+def observation(call: Call, layout: Layout, stands: Callable[[Any], StateSnapshot]) -> Observation:
     """What will be seen of a call.
 
     Args:
         call: that is made.
         layout: of its batch.
-        stands: notes what its code may change.
+        stands: notes what its code may change, and other code of the script's.
     """
     # Arguments are crossed at the module's door, and what becomes of them inside is theirs.
     trained = {id(leaf) for leaf in (*call.module.parameters(), *trained_leaves((call.args, call.kwargs)))}
@@ -55,15 +55,15 @@ def observation(call: Call, layout: Layout, stands: Callable[[], StateSnapshot])
         lambda tensor, sums: comes_from(tensor, lambda leaf: id(leaf) in trained, _MOST_NODES, sums),
         layout,
         World.get().unruled_calls.agreed,
-        lambda runs_script_code: _as_it_was(call.module, stands if runs_script_code else StateSnapshot),
+        lambda code: _as_it_was(call.module, StateSnapshot() if code is None else stands(code)),
     )
     seen.has_frozen = not all(parameter.requires_grad for parameter in call.module.parameters())
     return seen
 
 
 @contextmanager
-def _as_it_was(module: nn.Module, stands: Callable[[], StateSnapshot]) -> Iterator[None]:
-    kept, stood = _Buffers(module), stands()
+def _as_it_was(module: nn.Module, stood: StateSnapshot) -> Iterator[None]:
+    kept = _Buffers(module)
     changed = stood.was_written_to()  # by the forward: what it stood at before would be put back
     try:
         yield

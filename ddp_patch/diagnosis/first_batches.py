@@ -132,12 +132,14 @@ class FirstBatches:
 def compare_parameters(world: World, module: torch.nn.Module, with_buffers: bool = True) -> None:
     """Compare the ranks' parameters and buffers before DDP relies on them. DDP's own broadcast would hide a difference.
 
-    Where they differ by rounding, as what ``torch.linalg.lstsq`` gives does from call to call, rank 0's count.
+    Where they differ by rounding, as what ``torch.linalg.lstsq`` gives does from call to call, rank 0's count, and of
+    buffers in any case: one made by ``torch.empty`` holds what was in its memory, until the forward fills it.
 
     Raises:
         LockstepError: on every rank, naming the first that differs.
     """
-    state = {**dict(module.named_parameters()), **(dict(module.named_buffers()) if with_buffers else {})}
+    buffers = dict(module.named_buffers()) if with_buffers else {}
+    state = {**dict(module.named_parameters()), **buffers}
     state = {name: value.detach() for name, value in state.items() if value.dtype != torch.bool}
     sums = [_sum(value) for value in state.values()]
     gathered = world.share([[_sum_of_bits(value) for value in state.values()], sums])
@@ -148,27 +150,33 @@ def compare_parameters(world: World, module: torch.nn.Module, with_buffers: bool
         if len(set(bits)) == 1:
             continue
         # All ranks come here, if all have as many.
-        if None in bits or not _rounded_alike(world, state[name], f"{name!r} of {type(module).__name__}"):
+        told = f"{name!r} of {type(module).__name__}"
+        if None in bits or not _taken_from_first(world, state[name], told, is_buffer=name in buffers):
             raise LockstepError(
                 f"{script_line()}: {name!r} of {type(module).__name__} differs between ranks (its sum is "
                 f"{_by_rank(values)}). Initialise it from torch, numpy or random, whose generators agree on all ranks."
             )
 
 
-def _rounded_alike(world: World, local: torch.Tensor, name: str) -> bool:
-    """Take rank 0's values, if those of all ranks are as near to them as rounding leaves them.
+def _taken_from_first(world: World, local: torch.Tensor, name: str, is_buffer: bool) -> bool:
+    """Take rank 0's values, if those of all ranks are as near to them as rounding leaves them, or no parameter.
 
     Args:
         world: the ranks, which all come here.
         local: a parameter or a buffer, which is written to.
         name: of it.
+        is_buffer: not a parameter.
     """
     # Half precision rounds to what may be meant as well; an expanded buffer cannot be written to.
-    is_float = local.layout is torch.strided and local.dtype in _ROUNDED and 0 not in local.stride()
-    shapes = world.share([is_float and (str(local.dtype), *local.shape)])
-    if not is_float or shapes.count(shapes[0]) < world.size:
+    fits = local.layout is torch.strided and 0 not in local.stride() and (is_buffer or local.dtype in _ROUNDED)
+    shapes = world.share([fits and (str(local.dtype), *local.shape)])
+    if not fits or shapes.count(shapes[0]) < world.size:
         return False
     first = world.broadcast(local.clone(memory_format=torch.contiguous_format))
+    if is_buffer:
+        local.copy_(first)
+        world.ledger.note(f"the buffer {name} differed between ranks, so rank 0's was taken")
+        return True
     largest = first.abs().max() if first.numel() else first.new_zeros(())
     is_near = bool(((local - first).abs() <= torch.finfo(local.dtype).eps ** 0.5 * largest).all())
     if not all(near for (near,) in world.share([is_near])):

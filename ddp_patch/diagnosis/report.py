@@ -88,7 +88,7 @@ def _summary(ledger: Ledger, size: int, device: str) -> list[str]:
     often = [
         (entry, place)
         for place, entry in ledger.gathers.items()
-        if entry.collectives > _RARELY * iterations and ledger.iterations
+        if entry.collectives - entry.watched > _RARELY * iterations and ledger.iterations
     ]
     lines = _by_the_clock(ledger, size, device)
     aside = ", not counting the gathers below" if often else ""
@@ -97,7 +97,8 @@ def _summary(ledger: Ledger, size: int, device: str) -> list[str]:
     if not ledger.work or min(ledger.work.values()) < _NEARLY_ALL:
         advice += [f"{name} is not split as a whole: {why}" for name, why in ledger.on_batches.items()]
     for entry, (function, line) in sorted(often, key=lambda item: -item[0].bytes):
-        times, sent = entry.collectives / iterations, entry.bytes / max(1, entry.collectives)
+        times = (entry.collectives - entry.watched) / max(1, iterations - bool(entry.watched))
+        sent = entry.bytes / max(1, entry.collectives)
         advice.append(f"{function} at {line} gathers the batch {times:.1f} times a step, {sent:,.0f} bytes each")
     if not advice and ledger.on_batches:
         names = ", ".join(ledger.on_batches)
@@ -204,7 +205,8 @@ def _gathered(entry: Gathers) -> str:
     if not entry.collectives:
         return f"{_number(entry.calls, 'call')}, no gather: all that it got was whole already"
     calls = f"{_number(entry.calls, 'call')}, " if entry.calls else ""
-    return f"{calls}{_number(entry.collectives, 'gather')}, {entry.bytes:,} bytes per rank"
+    watched = f", {entry.watched} of them in a first call" if entry.watched else ""
+    return f"{calls}{_number(entry.collectives, 'gather')}, {entry.bytes:,} bytes per rank{watched}"
 
 
 def _registered(ledger: Ledger) -> list[str]:

@@ -28,7 +28,7 @@ def session_facts(session: Any, ranks: int) -> dict[str, Any]:
         return {"distributes_itself": True} if ranks > 1 else {"devices": accelerator_count()}
     ledger = session.ledger
     gathers = [
-        {"function": function, "line": line, "collectives": its.collectives, "bytes": its.bytes}
+        {"function": function, "line": line, "collectives": its.collectives - its.watched, "bytes": its.bytes}
         for (function, line), its in ledger.gathers.items()
     ]
     return {

@@ -19,6 +19,7 @@ class Trained:
         # By identity, in turn: sets have another order on every rank.
         self._optimizers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._ids: set[int] | None = None
+        self._count = 0  # of the optimizers whose parameters these are
         self.has_optimizers = False  # of the script's, or had some
         self._has_stepped = False
         self._alone: Any = WeakIdKeyDictionary()  # what has gradients, though no module that was called owns it
@@ -42,11 +43,6 @@ class Trained:
         """The parameters, in their order and that of the optimizers."""
         groups = [group for optimizer in self._optimizers.values() for group in optimizer.param_groups]
         return list({id(parameter): parameter for group in groups for parameter in group["params"]}.values())
-
-    def of_living(self) -> set[int]:
-        """Identities of the parameters, after optimizers have gone."""
-        self._ids = None
-        return self.ids()
 
     def rates(self) -> list[float]:
         """The learning rates of their groups, where these have one."""
@@ -74,11 +70,11 @@ class Trained:
         Args:
             found: identities of the parameters of the modules that were called.
         """
-        ids = self.of_living()  # an optimizer that has gone since would have one rank look on, and another not
+        ids = self.ids()
         return self._has_stepped and bool(ids) and ids.difference(map(id, self._alone)) <= found
 
     def ids(self) -> set[int]:
-        """Identities of the parameters."""
-        if self._ids is None:
-            self._ids = set(map(id, self.parameters()))
+        """Identities of the parameters, as long as their optimizer lives: then others may have them."""
+        if self._ids is None or self._count != len(self._optimizers):
+            self._ids, self._count = set(map(id, self.parameters())), len(self._optimizers)
         return self._ids

@@ -746,3 +746,42 @@ class ByHandInside(nn.Module):
 
     def forward(self, x):
         return self.last(LinearByHand.apply(self.first(x).tanh(), self.weight, self.bias))
+
+
+class ScaledInForward(nn.Module):
+    """Makes the class of its function in each call, which writes to a log in backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.last, self.log = nn.Parameter(torch.ones(4, dtype=torch.float64)), nn.Linear(4, 3), []
+
+    def forward(self, x):
+        log = self.log
+
+        class Scale(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, scale):
+                ctx.save_for_backward(x, scale)
+                return x * scale
+
+            @staticmethod
+            def backward(ctx, grad):
+                x, scale = ctx.saved_tensors
+                log.append((grad * x).sum(0))
+                return grad * scale, log[-1]
+
+        return self.last(Scale.apply(x, self.scale))
+
+
+def a_function_that_is_made_in_forward():
+    torch.manual_seed(1)
+    model = ScaledInForward()
+    optimizer = SGD(model.parameters(), 0.1)
+    said = []
+    for x, y in data(batch_size=6, n=30):
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        said += [loss.item(), len(model.log), *model.log[-1].tolist()]
+    return said + everything(model)

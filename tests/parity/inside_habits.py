@@ -1174,6 +1174,36 @@ def kernels_of_samples_as_groups():
     return per_sample(how) + biased + per_sample(upsampled) + per_sample(of_a_constant)
 
 
+class TimeMajor(nn.Module):
+    """Writes steps of time into what it made for all of them, as SRU does: each may have a dimension of 1 in front."""
+
+    def __init__(self, leading):
+        super().__init__()
+        self.first, self.last, self.leading = nn.Linear(5, 8), nn.Linear(8, 2), leading
+
+    def forward(self, x):
+        u = self.first(x.transpose(0, 1))
+        length, batch, _ = u.shape
+        states = u.new_zeros(length, batch, 2, 4)
+        state = u.new_zeros(batch, 4)
+        for t in range(length):
+            state = 0.5 * state + (u.chunk(length)[t] if self.leading else u[t]).view(-1, batch, 2, 4)[:, :, 1]
+            states[t, :, t % 2, :] = state.tanh() if self.leading else state[0].tanh()
+        return self.last(states.view(length, batch, -1)[-1])
+
+
+def steps_of_time_that_are_written():
+    said = []
+    for leading in (False, True):
+        torch.manual_seed(0)
+        model = TimeMajor(leading)
+        optimizer = SGD(model.parameters(), 0.1)
+        for x, y in DataLoader(TensorDataset(torch.randn(23, 6, 5), torch.arange(23) % 2), 5):
+            said.append(descend(F.cross_entropy(model(x), y), optimizer).item())
+        said += everything(model)
+    return said
+
+
 def kernels_of_samples_for_each_channel():
     def how(self, h, style):
         b, c = h.shape[:2]

@@ -50,6 +50,8 @@ def setitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             local_index, local_value = own
         elif isinstance(value, Tensor):
             target = getitem(Tensor.__getitem__, (batch, index), {})
+            while value.dim() > target.dim() and value.shape[0] == 1:  # as torch takes it
+                value = value.squeeze(0)
             layout = common_layout([target, value]) if isinstance(target, BatchTensor) else None
             if layout is None or layout != target._layout or value.dim() > target.dim():
                 return NotImplemented
