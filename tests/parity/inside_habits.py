@@ -1434,8 +1434,14 @@ def full_backward_hooks_that_write_in_place():
     def zeroed(said, name, layer, out):
         out[0][:2] = 0
 
+    def by_numpy(said, name, layer, into, out):
+        if name != "first":
+            into[0].numpy()[:, 1] = 0
+
     return [
-        v for hook in (clamped, halved) for v in with_full_backward_hooks(hook) + with_full_backward_hooks(hook, zeroed)
+        v
+        for hook in (clamped, halved, by_numpy)
+        for v in with_full_backward_hooks(hook) + with_full_backward_hooks(hook, zeroed)
     ]
 
 
@@ -1446,6 +1452,9 @@ def hooks_of_tensors_that_write_in_place():
     def zeroed(grad):
         grad[:2] = 0
         grad.clamp_(max=0.01)
+
+    def by_numpy(grad):
+        grad.numpy()[1:] *= 0.5
 
     class Hooked(Branching):
         def __init__(self, hook, inside):
@@ -1459,7 +1468,7 @@ def hooks_of_tensors_that_write_in_place():
             return out.tanh()
 
     said = []
-    for hook in (halved, zeroed):
+    for hook in (halved, zeroed, by_numpy):
         for inside in (True, False):
             torch.manual_seed(0)
             model = Hooked(hook, inside)

@@ -157,8 +157,8 @@ def register_hook(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 
 def was_written(batch: BatchTensor) -> bool:
-    """Tell whether a hook wrote to what it was given, of which the rows were made for it."""
-    return to_local(batch)._version > 0
+    """Tell whether a hook wrote to what it was given, of which the rows were made for it; NumPy's writes count none."""
+    return to_local(batch)._version > 0 or batch._whole_copy is not None
 
 
 def after_accumulation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
