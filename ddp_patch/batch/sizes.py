@@ -75,8 +75,17 @@ def without_batch_sizes(result: Any) -> Any:
     return map_leaves(numbers, result) if any(type(leaf) is BatchSize for _, leaf in leaves(result)) else result
 
 
-def cut(sizes: Any, rank: int) -> tuple[list[int], Layout] | None:
-    """Give the sizes of a rank's rows, and how they are dealt; None if not exactly one size is that of a batch."""
+def cut(sizes: Any, length: Layout | None, rank: int) -> tuple[list[int], Layout] | None:
+    """Give the sizes of a rank's rows, and how they are dealt; None if not exactly one size is that of a batch.
+
+    Args:
+        sizes: as a forward gives them.
+        length: how the batch is dealt of which it asked for ``len()``. Python hands that on as a plain number, so that
+            the first of the sizes may be it. If it is not, what is made of it is dealt all the same, and right.
+        rank: whose rows.
+    """
+    if length is not None and sizes and type(sizes[0]) is int and sizes[0] == length.total:
+        sizes = [BatchSize.of(length), *sizes[1:]]
     places = [at for at, size in enumerate(sizes) if type(size) is BatchSize]
     if len(places) != 1:
         return None

@@ -141,7 +141,7 @@ def run_both(
 
 def _tried_on_whole(module: nn.Module, batch: Iterator[Tensor], row_runs: AnyRows) -> TriedForward:
     if not isinstance(row_runs, GraphRows):
-        return TriedForward(module)
+        return TriedForward(module, whole=batch)
     if row_runs.is_spoiled:
         return SpoiledForward(module, batch, row_runs)
     return GraphForward(module, batch, row_runs, of_all=True)

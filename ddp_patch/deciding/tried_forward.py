@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..batch.collectives import NOT_GIVEN, Refused
+from ..batch.spread import SPREADING
 from ..batch.tensor import BatchTensor
 from ..batch.transforms import is_wrapped
 from ..batch.world import World
@@ -50,12 +51,13 @@ class TriedForward(TorchDispatchMode):
     )  # fmt: skip
     running: ClassVar[TriedForward | None] = None
 
-    def __init__(self, module: nn.Module, batch: Iterable[Tensor] = ()) -> None:
+    def __init__(self, module: nn.Module, batch: Iterable[Tensor] = (), whole: Iterable[Tensor] = ()) -> None:
         """Note nothing yet.
 
         Args:
             module: with whose parameters copies are tried.
             batch: what it is given of the batch.
+            whole: instead, where it is given all of it: what it draws is of that, or beside it.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.looked = ""  # at values that are not constants: the line that did
@@ -70,6 +72,7 @@ class TriedForward(TorchDispatchMode):
         # What a tensor was computed from, by storage, whose address a weak reference keeps from being used again.
         self._constants: set[StorageWeakRef] = set()  # nothing that the forward did not make itself
         self._of_batch = {storage for tensor in batch for storage in storages_of(tensor)}
+        self._of_whole = {storage for tensor in whole for storage in storages_of(tensor)}
         self._copies = _Copies(self)
 
     def __enter__(self) -> Any:
@@ -93,6 +96,7 @@ class TriedForward(TorchDispatchMode):
         # What is made beside a tensor, in its type, holds nothing of it.
         tensors = [] if name.startswith("new_") else list(tensors_of((args, kwargs)))
         of_batch = any(self.is_in(self._of_batch, tensor) for tensor in tensors)
+        of_whole = any(self.is_in(self._of_whole, tensor) for tensor in tensors)
         has_dynamic_shape = torch.Tag.dynamic_output_shape in func.tags and not (
             name == "index" and _are_numbers(args[1])
         )
@@ -111,13 +115,16 @@ class TriedForward(TorchDispatchMode):
         if seeded or rests:
             draw = name, *(tensor.shape for tensor in (*tensors_of(result), *written))
             self._draws.setdefault(draw, model_line())
-            if not of_batch:
+            if not of_batch and not of_whole:
                 self._drawn_beside.append(draw)
         if drawn:
             result = map_leaves(_constant, result)
         made = {storage for tensor in (*tensors_of(result), *written) for storage in storages_of(tensor)}
         self._constants -= made
         self._of_batch -= made
+        self._of_whole -= made
+        if of_whole:
+            self._of_whole |= made
         if of_batch:
             self._of_batch |= made
         elif not drawn and (name == "lift_fresh" or self._are_constant(tensors)):  # lifted: made of Python's numbers
@@ -135,14 +142,18 @@ class TriedForward(TorchDispatchMode):
         Args:
             whole: the same on all rows.
         """
-        return next((self._draws[draw] for draw in self._drawn_beside if draw in whole._draws), "")
+        return next((self._draws[draw] for draw in self._drawn_beside if draw in whole._drawn_beside), "")
 
     def note_dropping(self, name: str, tensors: list[Tensor]) -> None:
         """Note that a function drops inside a kernel, which is at rest."""
         draw = name, *(tensor.shape for tensor in tensors[:1])
         self._draws.setdefault(draw, model_line())
-        if not any(self.is_in(self._of_batch, tensor) for tensor in tensors):
+        if not any(self.is_in(self._of_batch | self._of_whole, tensor) for tensor in tensors):
             self._drawn_beside.append(draw)
+
+    def note_spread(self, batch: BatchTensor) -> None:
+        """Note that a constant was repeated for each row."""
+        self._of_whole.update(storage for form in batch.forms for storage in storages_of(form))
 
     def note_reading(self, tensors: list[Tensor]) -> None:
         """Note that Python, or the shape of a tensor, is told the values of tensors."""
@@ -216,7 +227,10 @@ class _Copies(TorchFunctionMode):
         if norm is not None:
             args, kwargs = norm.args, norm.kwargs
             self._trial.normed.append(norm.entries)
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if func in SPREADING and isinstance(result, BatchTensor):
+            self._trial.note_spread(result)
+        return result
 
 
 def _are_numbers(indices: Iterable[Tensor | None]) -> bool:

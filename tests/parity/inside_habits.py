@@ -10,6 +10,7 @@ from parity.gradient_habits import descend, everything, loop
 from parity.habits import data, state
 from parity.later_habits import ClampedGradient, Net, fit
 from torch import distributions
+from torch.ao import quantization
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.optim import SGD
 from torch.utils.checkpoint import checkpoint
@@ -1172,6 +1173,100 @@ def kernels_of_samples_as_groups():
 
     biased = per_sample(lambda self, h, style: how(self, h, style, True))
     return per_sample(how) + biased + per_sample(upsampled) + per_sample(of_a_constant)
+
+
+class Queries(nn.Module):
+    """Learned queries, repeated for each row, ask a decoder, as in DETR; a token is put in front, as in ViT."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.first, self.last, self.how = nn.Linear(4, 8), nn.Linear(8, 2), how
+        self.queries, self.token = nn.Parameter(torch.randn(3, 8)), nn.Parameter(torch.randn(1, 1, 8))
+        self.decoder = nn.TransformerDecoderLayer(8, 2, 16, 0.0, batch_first=True)
+
+    def forward(self, x):
+        memory = self.first(x)
+        memory = torch.cat([self.token.expand(len(x), -1, -1), memory], 1)
+        out = self.decoder(self.how(self.queries, memory), memory)
+        codes = torch.zeros(len(out), 3).scatter_(1, out[:, :, 0].argmax(1, keepdim=True), 1.0)
+        return self.last((out * codes[:, :, None]).sum(1) + codes @ self.queries)
+
+
+def queries_that_are_repeated_for_each_row():
+    ways = (
+        lambda queries, memory: queries.unsqueeze(0).repeat(memory.size(0), 1, 1),
+        lambda queries, memory: queries.expand(len(memory), -1, -1),
+        lambda queries, memory: queries.tanh()[None].tile(memory.shape[0], 1, 1),
+        lambda queries, memory: (queries * memory.mean()).broadcast_to(len(memory), 3, 8),
+    )
+    said = []
+    for how in ways:
+        torch.manual_seed(0)
+        model = Queries(how)
+        optimizer = SGD(model.parameters(), 0.1)
+        for x, y in DataLoader(TensorDataset(torch.randn(23, 5, 4), torch.arange(23) % 2), 5):
+            said.append(descend(F.cross_entropy(model(x), y), optimizer).item())
+        said += everything(model)
+    return said
+
+
+class ByLength(nn.Module):
+    """Makes what has as many rows as the batch, by ``len``, and what happens to have."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.weight = nn.Linear(4, 5), nn.Parameter(torch.randn(5, 5))
+
+    def forward(self, x):
+        h = self.first(x)
+        rows, square, flags = torch.zeros(len(x), 5), torch.zeros(5, 5), torch.ones(len(x), dtype=torch.bool)
+        rows[:, 1:3] = h[:, :2]
+        square[torch.arange(5), torch.arange(5)] = 2.0
+        flags[h[:, 0] > 0] = False
+        counts = torch.zeros(5)
+        counts += h.detach().mean(0)
+        return (h + rows) @ (self.weight * square) + flags[:, None] * counts
+
+
+def sizes_by_length():
+    torch.manual_seed(0)
+    model = ByLength()
+    optimizer = SGD(model.parameters(), 0.1)
+    said = []
+    for x, y in DataLoader(TensorDataset(torch.randn(24, 4), torch.arange(24) % 5), 5):
+        said.append(descend(F.cross_entropy(model(x), y), optimizer).item())
+    return said + everything(model)
+
+
+class Quantized(nn.Module):
+    """As quantization-aware training has it: what is rounded by the extremes of the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.quant, self.dequant = quantization.QuantStub(), quantization.DeQuantStub()
+        self.conv, self.norm, self.relu = nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU()
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = self.relu(self.norm(self.conv(self.quant(x))))
+        return self.dequant(self.head(x.mean((2, 3))))
+
+
+def quantization_aware_training():
+    torch.manual_seed(0)
+    model = Quantized().train()
+    fake = quantization.FakeQuantize.with_args(
+        observer=quantization.MovingAverageMinMaxObserver, quant_min=0, quant_max=255
+    )
+    model.qconfig = quantization.QConfig(fake, quantization.default_per_channel_weight_fake_quant)
+    quantization.fuse_modules_qat(model, [["conv", "norm", "relu"]], inplace=True)
+    quantization.prepare_qat(model, inplace=True)
+    optimizer, said = SGD(model.parameters(), 0.1), []
+    for x, y in DataLoader(TensorDataset(torch.randn(23, 2, 6, 6), torch.arange(23) % 2), 5):
+        said.append(descend(F.cross_entropy(model(x), y), optimizer).item())
+    model.apply(quantization.disable_observer)
+    extremes = torch.aminmax(model(x))
+    return [*said, *everything(model), extremes.min.item(), extremes.max.item(), *model(x).aminmax(dim=1)[0].tolist()]
 
 
 class TimeMajor(nn.Module):

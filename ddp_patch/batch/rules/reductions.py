@@ -153,7 +153,7 @@ def of_all(name: str) -> Rule:
         rows = to_local(batch)
         if min(batch._layout.counts) == 0 or rows.numel() == 0 or rows.is_complex():
             return NotImplemented
-        values = _of_ranks(func(rows))
+        values = of_ranks(func(rows))
         return values.sum() if name == "count_nonzero" else func(values)
 
     return rule
@@ -165,7 +165,7 @@ def all_true(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if seen is None or not isinstance(args[0], BatchTensor) or not is_asserted():
         return _of_all_true(func, args, kwargs)
     with seen.paused():
-        return func(_of_ranks(func(to_local(args[0]))))
+        return func(of_ranks(func(to_local(args[0]))))
 
 
 def compare(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -179,17 +179,17 @@ def compare(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     left, right = map(cutter(layout, broadcast_dims([*pair])), pair)
     local = func(left, right, *args[2:], **kwargs)
-    return bool(_of_ranks(torch.tensor(local, device=left.device)).all())
+    return bool(of_ranks(torch.tensor(local, device=left.device)).all())
 
 
 _of_all_true = of_all("_is_all_true")
 _OF_ONE_SHAPE = (torch.equal, Tensor.equal)
 
 
-def _of_ranks(value: torch.Tensor) -> torch.Tensor:
-    """Give every rank's 0-dim value. Their bits are summed, which keeps NaN and the sign of a zero."""
+def of_ranks(value: torch.Tensor) -> torch.Tensor:
+    """Give every rank's small tensor ``[N, *shape]``. Its bits are summed, which keeps NaN and the sign of a zero."""
     world = World.get()
-    slots = torch.zeros(world.size, dtype=torch.int64, device=value.device)
+    slots = torch.zeros(world.size, *value.shape, dtype=torch.int64, device=value.device)
     if not value.is_floating_point():
         slots[world.rank] = value
         return world.all_reduce(slots).to(value.dtype)

@@ -34,6 +34,7 @@ from . import (
     metadata,
     networks,
     products,
+    quantizing,
     quick,
     reductions,
     samples_as_channels,
@@ -49,7 +50,7 @@ from . import (
 _MODULES = (
     metadata, listed_entries, masked_rows, shapes, indexing, selecting, joining, losses, factories, autograd,
     autograd_calls, dims, networks, samples_as_channels, products, contractions, sequences, dropout, draws, copies,
-    writes, shapes_in_place, sorted_rows, groups, matrices,
+    writes, shapes_in_place, sorted_rows, groups, matrices, quantizing,
 )  # fmt: skip
 _OWNERS = (torch, torch.Tensor, F, torch.special, torch.linalg)
 
