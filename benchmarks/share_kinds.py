@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.ao import quantization
 from torch.distributions import Categorical
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -759,6 +760,45 @@ def labelled_and_unlabelled() -> Iterator[float]:
         sure, guessed = weak.detach().softmax(1).max(1)
         unlabelled = (F.cross_entropy(strong, guessed, reduction="none") * (sure > 0.3)).mean()
         yield stepped(optimizer, F.cross_entropy(logits[: len(x)], y) + unlabelled)
+
+
+@kind
+def learned_queries() -> Iterator[float]:
+    """A decoder with dropout, asked by learned queries that are repeated for each row, as DETR has it."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.queries = nn.Embedding(TOKENS, 32), nn.Parameter(torch.randn(6, 32))
+            self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(32, 4, 64, batch_first=True), 2)
+            self.head = nn.Linear(32, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            queries = self.queries.unsqueeze(0).repeat(len(x), 1, 1)
+            return self.head(self.decoder(queries, self.words(x)).mean(1))
+
+    model = Model()
+    optimizer = torch.optim.Adam(model.parameters())
+    for (x,) in texts():
+        yield stepped(optimizer, F.cross_entropy(model(x), x[:, 0] % 4))
+
+
+@kind
+def quantization_aware() -> Iterator[float]:
+    """A CNN whose activations and weights are rounded while it is trained, by ``torch.ao.quantization``."""
+    model: nn.Module = nn.Sequential(
+        quantization.QuantStub(), nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(),
+        nn.Flatten(), nn.Linear(16 * 16, 4), quantization.DeQuantStub(),
+    )  # fmt: skip
+    quantization.fuse_modules_qat(model.train(), [["1", "2", "3"], ["4", "5"]], inplace=True)
+    rounds = quantization.FakeQuantize.with_args(
+        observer=quantization.MovingAverageMinMaxObserver, quant_min=0, quant_max=255
+    )  # the fused one knows float32 alone
+    model.qconfig = quantization.QConfig(rounds, quantization.default_per_channel_weight_fake_quant)
+    quantization.prepare_qat(model, inplace=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for x, y in loader(3, 8, 8):
+        yield stepped(optimizer, F.cross_entropy(model(x), y))
 
 
 class Recomputed(torch.autograd.Function):

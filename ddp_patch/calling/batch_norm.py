@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..batch.crossings import all_reduce, replicate
+from ..batch.one_row import in_order
 from ..batch.world import World
 
 
@@ -47,6 +48,7 @@ def batch_norm(
     One all-gather forward and one all-reduce backward. Running statistics are updated with the unbiased variance of the
     whole batch, as ``F.batch_norm`` does on one process.
     """
+    rows = in_order(rows)
     # Half precision counts and squares in float, as torch's kernels do.
     mean, var, count = moments(rows.detach().float() if rows.dtype.itemsize < 4 else rows.detach())
     if running_mean is not None and running_var is not None:
@@ -103,7 +105,7 @@ class _Normalise(torch.autograd.Function):
         rows, weight, bias, mean, var, count = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph: gradients of gradients need every step recorded
             return (*_recorded(grads[0], rows, weight, bias, ctx.eps), None, None, None, None)
-        grad, cast_rows = grads[0].to(mean.dtype), rows.to(mean.dtype)
+        grad, cast_rows = in_order(grads[0]).to(mean.dtype), rows.to(mean.dtype)
         # As in evaluation, with statistics that are given: sums over this rank's rows of gradients alone, and of
         # gradients times normalised rows.
         _, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(

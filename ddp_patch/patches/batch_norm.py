@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..batch.crossings import replicate
 from ..batch.forms import to_local
+from ..batch.one_row import normed
 from ..batch.tensor import BatchTensor
 from ..batch.transforms import is_transformed
 from ..calling.batch_norm import over_all_rows
@@ -30,7 +31,8 @@ def _batch_norm(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
         eps: float = 1e-5,
     ) -> Tensor:
         if not training or (isinstance(input, BatchTensor) and is_transformed()):
-            return unchanged(input, running_mean, running_var, weight, bias, training, momentum, eps)
+            as_given = normed(unchanged) if session.replicas.forwards.computes_rows else unchanged
+            return as_given(input, running_mean, running_var, weight, bias, training, momentum, eps)
         if isinstance(input, BatchTensor) and input._layout.dim == 0 and input.dim() > 1:
             weight, bias = (None if value is None else replicate(value) for value in (weight, bias))
             seen = session.world.observation
@@ -47,7 +49,7 @@ def _batch_norm(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
     def on_rows(rows: Tensor, mean: Any, var: Any, weight: Any, bias: Any, momentum: float, eps: float) -> Tensor:
         if session.options.sync_batchnorm:
             return over_all_rows(rows, mean, var, weight, bias, momentum, eps)
-        return unchanged(rows, mean, var, weight, bias, True, momentum, eps)
+        return normed(unchanged)(rows, mean, var, weight, bias, True, momentum, eps)
 
     unchanged: Callable[..., Tensor] = wrapped
     return bind(*args, **kwargs)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..batch.crossings import replicate
 from ..batch.forms import to_local
+from ..batch.one_row import normed
 from ..batch.tensor import BatchTensor
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
@@ -38,12 +39,13 @@ def _instance_norm(session: Session, wrapped: Any, instance: Any, args: Args, kw
                 return BatchTensor.from_local(rows, input._layout)
             if session.replicas.forwards.computes_rows:
                 return on_rows(input, running_mean, running_var, weight, bias, *how)
-        return unchanged(input, running_mean, running_var, weight, bias, *how)
+        as_given = normed(unchanged) if session.replicas.forwards.computes_rows else unchanged
+        return as_given(input, running_mean, running_var, weight, bias, *how)
 
     def on_rows(rows: Tensor, mean: Tensor, var: Tensor, weight: Any, bias: Any, *how: Any) -> Tensor:
         # torch's update is the mean over the samples (aten/src/ATen/native/Normalization.cpp, instance_norm).
         local_mean, local_var = mean.clone(), var.clone()
-        result = unchanged(rows, local_mean, local_var, weight, bias, *how)
+        result = normed(unchanged)(rows, local_mean, local_var, weight, bias, *how)
         with torch.no_grad():
             count = len(rows)
             whole = session.world.all_reduce(

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..crossings import replicate, shard
 from ..forms import to_local
 from ..layout import Layout
+from ..one_row import normed
 from ..sparse import note_sparse
 from ..tensor import BatchTensor, Rule
 from ..world import World
@@ -103,7 +104,7 @@ def instance_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     arguments = bound(func, args, kwargs)
     if arguments["use_input_stats"] and (arguments["running_mean"] is not None or arguments["running_var"] is not None):
         return NotImplemented
-    return samples((3, 4, 5))(func, args, kwargs)
+    return samples((3, 4, 5))(normed(func), args, kwargs)
 
 
 def batch_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -113,7 +114,7 @@ def batch_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     if arguments["input"]._layout.dim == 1 or arguments["running_mean"] is None or arguments["running_var"] is None:
         return NotImplemented
-    return on_rows(func, arguments["input"], args, kwargs)
+    return on_rows(normed(func), arguments["input"], args, kwargs)
 
 
 def prelu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
