@@ -774,7 +774,7 @@ def learned_queries() -> Iterator[float]:
             self.head = nn.Linear(32, 4)
 
         def forward(self, x: Tensor) -> Tensor:
-            queries = self.queries.unsqueeze(0).repeat(len(x), 1, 1)
+            queries = self.queries.unsqueeze(0).repeat(x.size(0), 1, 1)
             return self.head(self.decoder(queries, self.words(x)).mean(1))
 
     model = Model()

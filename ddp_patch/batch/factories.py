@@ -116,7 +116,7 @@ def _constant(name: str, otherwise: Wrapper) -> Wrapper:
         if name == "new" and not is_sizes(args):
             return otherwise(session, wrapped, instance, args, kwargs)
         is_one = isinstance(sizes, (tuple, list))
-        its = cut(sizes if is_one else args, world.asked_length, world.rank)
+        its = cut(sizes if is_one else args, world.rank)
         if its is None:
             return otherwise(session, wrapped, instance, args, kwargs)
         leaf = kwargs.pop("requires_grad", False)

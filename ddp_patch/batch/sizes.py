@@ -6,10 +6,6 @@ what is written into it gathered.
 
 from __future__ import annotations
 
-import os
-import sys
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -18,8 +14,6 @@ from ..structure import leaves, map_leaves
 from .layout import Layout
 
 _HOLDING = (tuple, list, torch.Size)
-_OURS = str(Path(__file__).parents[1]) + os.sep
-_HANDING_ON = tuple(f"{os.sep}{name}.py" for name in ("factories", "spread", "patch", "below_modes"))
 _MOST_PIECES = 256  # that a batch is joined of
 
 
@@ -81,27 +75,8 @@ def without_batch_sizes(result: Any) -> Any:
     return map_leaves(numbers, result) if any(type(leaf) is BatchSize for _, leaf in leaves(result)) else result
 
 
-def is_called_by_script(frame: FrameType | None) -> bool:
-    """Tell a call by the script, or by a library, from one by ddp_patch for itself: modes and patches hand on."""
-    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
-        if frame.f_code.co_name != "__torch_function__" and not frame.f_code.co_filename.endswith(_HANDING_ON):
-            return False
-        frame = frame.f_back
-    return True
-
-
-def cut(sizes: Any, length: Layout | None, rank: int) -> tuple[list[int], Layout] | None:
-    """Give the sizes of a rank's rows, and how they are dealt; None if not exactly one size is that of a batch.
-
-    Args:
-        sizes: as a forward gives them.
-        length: how the batch is dealt of which it asked for ``len()``. Python hands that on as a plain number, so that
-            the first of the sizes may be it. If it is not, what is made of it is dealt all the same, and right.
-        rank: whose rows.
-    """
-    may_be_length = length is not None and sizes and type(sizes[0]) is int and sizes[0] == length.total
-    if length is not None and may_be_length and is_called_by_script(sys._getframe(1)):
-        sizes = [BatchSize.of(length), *sizes[1:]]
+def cut(sizes: Any, rank: int) -> tuple[list[int], Layout] | None:
+    """Give the sizes of a rank's rows, and how they are dealt; None if not exactly one size is that of a batch."""
     places = [at for at, size in enumerate(sizes) if type(size) is BatchSize]
     if len(places) != 1:
         return None

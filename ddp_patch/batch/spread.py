@@ -1,4 +1,4 @@
-"""What a forward repeats for each row: ``torch.eye(3).repeat(len(x), 1, 1)``, ``self.queries.expand(len(x), -1)``."""
+"""What a forward repeats for each row: ``torch.eye(3).repeat(x.size(0), 1, 1)``, ``queries.expand(x.size(0), -1)``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def spread(func: Any, args: tuple[Any, ...]) -> BatchTensor | None:
     constant, *sizes = args
     if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
         sizes = [*sizes[0]]
-    its = cut(sizes, world.asked_length, world.rank)
+    its = cut(sizes, world.rank)
     if its is None:
         return None
     local_sizes, layout = its

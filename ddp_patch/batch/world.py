@@ -66,7 +66,6 @@ class World(Collectives):
 
     observation: Observation | None = None  # of a forward that computes on batches
     tells_batch_sizes: bool = False  # a forward runs on batches: what it makes of their sizes is one as well
-    asked_length: Any = None  # of the batch whose ``len()``, a plain number, such a forward asked for last
     rules_at_work: int = 0  # each called by the one before
     working_for: Any = None  # the function, or what else in words, that ranks gather batches for
     is_replicated: bool = False  # what it computes, every rank computes
@@ -91,6 +90,7 @@ class World(Collectives):
     dealt: DealtTensors = field(default_factory=DealtTensors)  # plain tensors of the script's
     tape: Any = None  # records what is called on rows
     is_prompting: bool = False  # rank 0 asks its user, and the other ranks wait
+
     current: ClassVar[World | None] = None
     is_child: ClassVar[bool] = False  # of a rank's process, as a worker is
 
@@ -159,7 +159,7 @@ class World(Collectives):
     @contextmanager
     def telling_batch_sizes(self, is_told: bool = True) -> Iterator[None]:
         """Surround a forward that runs on batches."""
-        before, self.tells_batch_sizes, self.asked_length = self.tells_batch_sizes, is_told, None
+        before, self.tells_batch_sizes = self.tells_batch_sizes, is_told
         try:
             yield
         finally:

@@ -27,11 +27,7 @@ def of_the_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         _note_that_it_is_asked()
     with torch._C.DisableTorchFunctionSubclass():
         answer = func(*args, **kwargs)
-    if World.current is None or not World.current.is_asked_by_forward:
-        return answer
-    if func is Tensor.__len__ and args[0]._layout.dim == 0:
-        World.current.asked_length = args[0]._layout
-    if func not in _ALL:
+    if func not in _ALL or World.current is None or not World.current.is_asked_by_forward:
         return answer
     dim = args[1] if len(args) > 1 else kwargs.get("dim")
     return observed_sizes(args[0]._layout, answer, args[0].dim(), dim)
