@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +14,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from ..batch.tensor import BatchTensor
 from ..calling import module_hooks
 from ..structure import leaves, map_leaves
+from .memory import tensors_of
+from .tried_forward import TriedForward
 from .walk import OF_TORCH
 
 
@@ -35,10 +39,22 @@ def trial_copy(module: nn.Module) -> nn.Module:
             _vary_scripted(layer, module)
         module_hooks.drop_own(layer)  # the author's hooks are for real calls
         if isinstance(layer, _DropoutNd) and _is_torchs(layer):
-            layer.eval()  # a forward of the script's own may drop what all rows share, which is to be seen
+            rate = layer.p if layer.training else 0.0
+            layer.eval()  # a forward of the script's own is seen to drop by itself
         elif isinstance(layer, (nn.RNNBase, nn.MultiheadAttention)) and _is_torchs(layer):
+            rate = layer.dropout if layer.training else 0.0
             layer.dropout = 0.0  # inside kernels
+        else:
+            continue
+        if rate > 0:  # what it is given may be of the batch, or what all rows share
+            vars(layer)["forward"] = functools.partial(_noted, type(layer).__name__, layer.forward)
     return twin
+
+
+def _noted(name: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if TriedForward.running is not None:
+        TriedForward.running.note_dropping(name, list(tensors_of((args, kwargs))))
+    return forward(*args, **kwargs)
 
 
 def _vary_scripted(layer: nn.Module, original: nn.Module) -> None:

@@ -1295,6 +1295,41 @@ def norms_of_single_rows_as_tokens():
     return said
 
 
+class DropsShared(nn.Module):
+    """Drops entries of what all rows have alike, which one process drops once for all of them."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.first, self.last, self.kind = nn.Linear(4, 4), nn.Linear(4, 2), kind
+        self.shared, self.drop = nn.Parameter(torch.randn(1, 3, 4)), nn.Dropout(0.5)
+        self.attention = nn.MultiheadAttention(4, 2, dropout=0.5, batch_first=True)
+        self.recurrent = nn.LSTM(4, 4, 2, dropout=0.5, batch_first=True)
+
+    def forward(self, x):
+        its = self.shared
+        if self.kind == "layer":
+            its = self.drop(its)
+        elif self.kind == "attention":
+            its = self.attention(its, its, its)[0]
+        elif self.kind == "recurrent":
+            its = self.recurrent(its)[0]
+        else:
+            its = its @ torch.randn(4, 4)
+        return self.last(self.first(x) + its.mean(1))
+
+
+def drops_of_what_all_rows_share():
+    said = []
+    for kind in ("layer", "attention", "recurrent", "noise"):
+        torch.manual_seed(0)
+        model = DropsShared(kind)
+        optimizer = SGD(model.parameters(), 0.1)
+        for x, y in DataLoader(TensorDataset(torch.randn(24, 4), torch.arange(24) % 2), 8):
+            said.append(descend(F.cross_entropy(model(x), y), optimizer).item())
+        said += [*everything(model), torch.rand(()).item()]
+    return said
+
+
 class TimeMajor(nn.Module):
     """Writes steps of time into what it made for all of them, as SRU does: each may have a dimension of 1 in front."""
 
