@@ -170,7 +170,7 @@ class LocalModels:
         """Let go of what no optimizer trains any more, on no rank: models of folds and trials that are over."""
         if not self._synced:
             return
-        trained = self.trained.ids()
+        trained = self.trained.of_living()
         untrained = [synced.ids.isdisjoint(trained) for synced in self._synced.values()]
         # An optimizer in a cycle goes when the garbage collector of a rank comes by.
         of_ranks = [values[0] for values in self._world.share([untrained])]

@@ -72,7 +72,7 @@ class Registry:
 
         One that is called again is made again.
         """
-        replicas, trained = list(self._replicas.values()), self._trained.ids()
+        replicas, trained = list(self._replicas.values()), self._trained.of_living()
         if not replicas:
             return
         untrained = [trained.isdisjoint(map(id, replica.module.parameters())) for replica in replicas]

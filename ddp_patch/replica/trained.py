@@ -44,6 +44,11 @@ class Trained:
         groups = [group for optimizer in self._optimizers.values() for group in optimizer.param_groups]
         return list({id(parameter): parameter for group in groups for parameter in group["params"]}.values())
 
+    def of_living(self) -> set[int]:
+        """Identities of the parameters, after groups of optimizers have changed, or optimizers gone."""
+        self._ids = None
+        return self.ids()
+
     def rates(self) -> list[float]:
         """The learning rates of their groups, where these have one."""
         groups = [group for optimizer in self._optimizers.values() for group in optimizer.param_groups]
@@ -70,7 +75,7 @@ class Trained:
         Args:
             found: identities of the parameters of the modules that were called.
         """
-        ids = self.ids()
+        ids = self.of_living()  # an optimizer that has gone since would have one rank look on, and another not
         return self._has_stepped and bool(ids) and ids.difference(map(id, self._alone)) <= found
 
     def ids(self) -> set[int]:
