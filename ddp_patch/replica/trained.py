@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from typing import Any
 
@@ -19,7 +20,7 @@ class Trained:
         # By identity, in turn: sets have another order on every rank.
         self._optimizers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._ids: set[int] | None = None
-        self._count = 0  # of the optimizers whose parameters these are
+        self._living: list[weakref.ref[Any]] = []  # the parameters whose these are
         self.has_optimizers = False  # of the script's, or had some
         self._has_stepped = False
         self._alone: Any = WeakIdKeyDictionary()  # what has gradients, though no module that was called owns it
@@ -79,7 +80,18 @@ class Trained:
         return self._has_stepped and bool(ids) and ids.difference(map(id, self._alone)) <= found
 
     def ids(self) -> set[int]:
-        """Identities of the parameters, as long as their optimizer lives: then others may have them."""
-        if self._ids is None or self._count != len(self._optimizers):
-            self._ids, self._count = set(map(id, self.parameters())), len(self._optimizers)
+        """Identities of the parameters that live: others may have those of the dead.
+
+        Not of living optimizers: when one of a cycle of references goes differs between ranks.
+        """
+        if self._ids is None:
+            ids = self._ids = set[int]()
+            self._living = []
+            for parameter in self.parameters():
+                ids.add(id(parameter))
+                self._living.append(weakref.ref(parameter, functools.partial(_gone, ids, id(parameter))))
         return self._ids
+
+
+def _gone(ids: set[int], key: int, reference: Any) -> None:
+    ids.discard(key)
