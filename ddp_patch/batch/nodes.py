@@ -16,6 +16,8 @@ from torch import Tensor
 
 # Not by attribute, later: the door for the scripts' own functions is guarded.
 _apply = torch.autograd.Function.__dict__["apply"]  # a method of a class; of C from torch 2.14
+# What that comes to where no transform of torch.func runs (torch 2.13), nine calls of Python's later.
+_apply_below: Any = vars(torch._C._FunctionBase)["apply"]
 _MEANS: dict[str | None, str] = {"SumBackward0": "MeanBackward0", "SumBackward1": "MeanBackward1"}
 
 
@@ -88,8 +90,9 @@ def named(function: type[torch.autograd.Function], name: str | None) -> Callable
         function: computes the same under every name.
         name: of the class of its node, as ``AddmmBackward0``; None if there will be none.
     """
+    apply = _apply_below if getattr(function, "is_below_transforms", False) else _apply
     if name is None:
-        return _apply.__get__(None, function)  # type: ignore[no-any-return]
+        return apply.__get__(None, function)  # type: ignore[no-any-return]
     again = type(function.__name__, (function,), {"__module__": function.__module__, "__doc__": function.__doc__})
     again._backward_cls.__name__ = name  # type: ignore[attr-defined]  # torch 2.13; the tests tell
-    return _apply.__get__(None, again)  # type: ignore[no-any-return]
+    return apply.__get__(None, again)  # type: ignore[no-any-return]

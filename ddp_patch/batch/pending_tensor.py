@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .crossings import all_reduce, replicate
 from .likeness import LikeTensor
+from .loss_arithmetic import IN_PLACE, MULTIPLES, SUMS
 from .nodes import named_after
 from .pending import Derived, PendingReduction, distinct, meet
 from .transforms import is_transformed, outside_transforms
@@ -70,8 +71,8 @@ class PendingTensor(Tensor, metaclass=LikeTensor):
         is_transformed_now = is_transformed()
         # In a trial what becomes of a loss is compared: one may divide it by the number of its rows.
         if not (kwargs or is_transformed_now or World.current is None or World.current.muted.get()):
-            is_multiple = func in _MULTIPLES and _is_multiple(*args)
-            if is_multiple or (func in _SUMS and _is_sum(func, *args)):
+            is_multiple = func in MULTIPLES and _is_multiple(*args)
+            if is_multiple or (func in SUMS and _is_sum(func, *args)):
                 return _derived(func, args, is_multiple)
         losses = [
             item
@@ -79,13 +80,11 @@ class PendingTensor(Tensor, metaclass=LikeTensor):
             for item in (value if isinstance(value, (list, tuple)) else (value,))
             if isinstance(item, PendingTensor)
         ]
-        with outside_transforms() if is_transformed_now else nullcontext():
-            if len(losses) > 1:
-                with _looked_at():
-                    meet(distinct(loss._reduction.reductions for loss in losses))
-            for loss in losses:
-                if isinstance(loss, PendingTensor):  # given twice, it has arrived
-                    wait_for(loss)
+        if is_transformed_now:
+            with outside_transforms():
+                _wait_for_all(losses)
+        else:
+            _wait_for_all(losses)
         return func(*args, **kwargs)
 
 
@@ -96,21 +95,6 @@ _BLIND = {
 } | {Tensor.numel, Tensor.size, Tensor.dim, Tensor.is_complex, Tensor.is_floating_point, Tensor.__dir__}
 
 
-# Functions that keep no value for their backward -> what computes the same later.
-_MULTIPLES: dict[Any, Any] = {
-    **{f: f for f in (Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.mul)},
-    **{f: f for f in (Tensor.div, Tensor.__truediv__, torch.div, Tensor.neg, Tensor.__neg__, torch.neg)},
-    **{f: f for f in (Tensor.mean, torch.mean, Tensor.sum, torch.sum)},
-    **dict.fromkeys((Tensor.mul_, Tensor.__imul__), Tensor.mul),
-    **dict.fromkeys((Tensor.div_, Tensor.__itruediv__), Tensor.div),
-}
-_SUMS: dict[Any, Any] = {
-    **{f: f for f in (Tensor.add, Tensor.__add__, Tensor.__radd__, torch.add)},
-    **{f: f for f in (Tensor.sub, Tensor.__sub__, Tensor.__rsub__, torch.sub)},
-    **dict.fromkeys((Tensor.add_, Tensor.__iadd__), Tensor.add),
-    **dict.fromkeys((Tensor.sub_, Tensor.__isub__), Tensor.sub),
-}
-_IN_PLACE = {Tensor.add_, Tensor.__iadd__, Tensor.sub_, Tensor.__isub__}
 _DEEPEST = 64  # computations that wait for one sum
 
 
@@ -126,7 +110,7 @@ def _is_multiple(value: Any, *others: Any) -> bool:
 
 def _is_sum(func: Any, first: Any, *others: Any) -> bool:
     """Tell losses, numbers and 0-dim tensors that are added, but not to a tensor whose memory others may look at."""
-    if len(others) != 1 or (func in _IN_PLACE and type(first) is not PendingTensor):
+    if len(others) != 1 or (func in IN_PLACE and type(first) is not PendingTensor):
         return False
     kind = None
     with torch._C.DisableTorchFunctionSubclass():
@@ -145,7 +129,7 @@ def _is_sum(func: Any, first: Any, *others: Any) -> bool:
 
 
 def _derived(func: Any, operands: tuple[Any, ...], is_multiple: bool) -> Tensor:
-    computed = (_MULTIPLES if is_multiple else _SUMS)[func]
+    computed = (MULTIPLES if is_multiple else SUMS)[func]
     reduction = Derived(computed, [_kept(operand) for operand in operands], is_multiple)
     with torch._C.DisableTorchFunctionSubclass():
         return stand_for(func(*operands), reduction)
@@ -215,11 +199,28 @@ def passed_on(value: PendingTensor, tied: Tensor) -> None:
     value._reduction.leave_through(tied.grad_fn)
 
 
+def _wait_for_all(losses: list[Any]) -> None:
+    if len(losses) > 1:
+        with _looked_at():
+            meet(distinct(loss._reduction.reductions for loss in losses))
+    for loss in losses:
+        if isinstance(loss, PendingTensor):  # given twice, it has arrived
+            wait_for(loss)
+
+
 def wait_for(value: Tensor) -> None:
     """Turn a pending tensor into the plain one that it stands for."""
     with torch._C.DisableTorchFunctionSubclass():
         is_inference = value.is_inference()
-    with torch.inference_mode(is_inference), _looked_at():
+    if not is_inference and not torch.is_inference_mode_enabled():
+        _settle(value)
+        return
+    with torch.inference_mode(is_inference):
+        _settle(value)
+
+
+def _settle(value: Tensor) -> None:
+    with _looked_at():
         total = value.__dict__["_reduction"].wait()  # if that fails, it goes on waiting
         del value.__dict__["_reduction"]
         value.__class__ = Tensor

@@ -52,6 +52,12 @@ class CallModeReplay:
         if self._recorded is not None:
             self._recorded.append((module, how, decision))
 
+    def pass_by(self, module: nn.Module, how: CallMode) -> None:
+        """Record how a call runs whatever was recorded of it."""
+        if self.is_on:
+            self.next_mode_of(module)
+        self.record(module, how)
+
     def next_mode_of(self, module: nn.Module) -> tuple[CallMode, Any]:
         """Tell how the call ran that is computed again now. Calls that are not looked at any more are passed over."""
         assert self._replay is not None

@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 
 _wants_grad: Callable[[Any], bool] = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 _values = operator.methodcaller("values")
+_all_of = itertools.chain.from_iterable
 _CONTAINERS = ("_modules", "_parameters", "_buffers")
 
 
@@ -32,11 +33,12 @@ class ModuleContents:
         self.replaced = replaced
         self.layers = list(module.modules())
         self.parameters: list[nn.Parameter] = []
+        self.is_looked_at = False  # calls of the module come to us by themselves
         self.is_substituted = False  # ``torch.func.functional_call`` runs it with tensors that are not its parameters
         self._filled: list[dict[str, Any]] = []  # the containers that hold something
         self._empties: list[dict[str, Any]] = []
-        self._flags: list[bool] = []
-        self._trainable: frozenset[int] = frozenset()
+        self.flags: list[bool] = []  # of the parameters, which of them want gradients, and
+        self.trainable: frozenset[int] = frozenset()  # the identities of these, when this was last asked for
         seen: set[int] = set()
         for layer in self.layers:
             if isinstance(layer, torch.jit.ScriptModule):  # what it holds is fixed, and C++ holds it
@@ -52,32 +54,22 @@ class ModuleContents:
                     self.is_substituted = self.is_substituted or not isinstance(parameter, nn.Parameter)
 
         self._empty = self.parameters
-        self._names, self._values = self._now()
+        self._names, self._values = [*_all_of(self._filled)], [*_all_of(map(_values, self._filled))]
 
     def is_current(self) -> bool:
         """Tell whether the module still holds this."""
-        if any(self._empties):
-            return False
-        names, values = self._now()
-        return names == self._names and all(map(operator.is_, values, self._values))
-
-    def _now(self) -> tuple[list[str], list[Any]]:
-        return [*itertools.chain.from_iterable(self._filled)], [
-            *itertools.chain.from_iterable(map(_values, self._filled))
-        ]
+        return (
+            not any(self._empties)
+            and [*_all_of(self._filled)] == self._names
+            and all(map(operator.is_, _all_of(map(_values, self._filled)), self._values))
+        )
 
     def is_empty(self) -> bool:
         """Tell whether some parameters hold no numbers yet: those of lazy layers get them in a call."""
+        if not self._empty:
+            return False
         self._empty = [parameter for parameter in self._empty if is_lazy(parameter) or parameter.is_meta]
         return bool(self._empty)
-
-    def trainable(self) -> frozenset[int]:
-        """Identities of the parameters that want gradients."""
-        flags = list(map(_wants_grad, self.parameters))
-        if flags != self._flags:
-            self._flags = flags
-            self._trainable = frozenset(id(p) for p, wanted in zip(self.parameters, flags, strict=True) if wanted)
-        return self._trainable
 
 
 class Census:
@@ -99,6 +91,10 @@ class Census:
         contents = self._contents.get(id(module))
         if contents is None or contents.replaced != self._replaced or not contents.is_current():
             contents = self._contents[id(module)] = ModuleContents(module, self._replaced)
+        flags = list(map(_wants_grad, contents.parameters))
+        if flags != contents.flags:
+            contents.flags = flags
+            contents.trainable = frozenset(map(id, itertools.compress(contents.parameters, flags)))
         return contents
 
     def forget(self, layers: Iterable[nn.Module]) -> None:

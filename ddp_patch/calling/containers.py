@@ -50,13 +50,13 @@ class Containers:
             original: arguments of a call, as the script has them.
             passed: the same, as its forward gets them.
         """
-        self._entries: list[tuple[Any, Content, Any, Content]] = []
+        self.entries: list[tuple[Any, Content, Any, Content]] = []
         self._numbers: dict[int, ArgumentRef] = {}  # by the identity of what the forward gets
         self._things: list[Any] = []  # the script's own
         self._wrote = False
         for values, theirs in ((original[0], passed[0]), (original[1].values(), passed[1].values())):
             for value, its in zip(values, theirs, strict=True):
-                if is_container(its):
+                if not isinstance(its, Tensor) and is_container(its):
                     self._note(value, its)
 
     def _note(self, original: Any, passed: Any) -> None:
@@ -68,7 +68,7 @@ class Containers:
             return
         (items, attributes), (its_items, its_attributes) = _content(original), _content(passed)
         if not isinstance(passed, tuple):
-            self._entries.append((original, (items, attributes), passed, (its_items, its_attributes)))
+            self.entries.append((original, (items, attributes), passed, (its_items, its_attributes)))
         for value, its in zip(_each(items, attributes), _each(its_items, its_attributes), strict=True):
             if isinstance(its, Tensor) or is_container(its):
                 self._note(value, its)
@@ -78,9 +78,9 @@ class Containers:
 
         What it was given is a number there: ``write_back`` puts the script's own in its place.
         """
-        if not self._entries:
+        if not self.entries:
             return outputs
-        contents = [(place, _content(passed), before) for place, (_, _, passed, before) in enumerate(self._entries)]
+        contents = [(place, _content(passed), before) for place, (_, _, passed, before) in enumerate(self.entries)]
         wrote = {place: self._numbered(now, tensors=True) for place, now, before in contents if not _is(now, before)}
         self._wrote = bool(wrote)
         outputs = self._numbered(outputs, tensors=False)
@@ -97,26 +97,26 @@ class Containers:
         Args:
             result: what ``with_writes`` gave, with batches of its rows.
         """
-        if not self._entries:
+        if not self.entries:
             return result
         result = map_leaves(lambda leaf: self._things[leaf] if type(leaf) is ArgumentRef else leaf, result)
         if not self._wrote:
             return result
         outputs, wrote = result
         for place, content in wrote.items():
-            _fill(self._entries[place][0], content)
+            _fill(self.entries[place][0], content)
         return outputs
 
     def put_back(self) -> None:
         """Let the script's containers hold what they held before the call."""
-        for original, before, _, _ in self._entries:
+        for original, before, _, _ in self.entries:
             if not _is(_content(original), before):
                 _fill(original, before)
 
     @contextmanager
     def as_before(self) -> Iterator[None]:
         """Surround what is to find the script's containers as they were before the call."""
-        now = [(original, _content(original)) for original, _, _, _ in self._entries]
+        now = [(original, _content(original)) for original, _, _, _ in self.entries]
         self.put_back()
         try:
             yield

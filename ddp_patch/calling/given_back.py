@@ -35,7 +35,7 @@ class GivenBack:
             call: as the script makes it.
             passed: leaves of its arguments, as the forward gets them.
         """
-        self._own = [
+        self.own = [
             (own, its)
             for (_, own), (_, its) in zip(call.leaves, passed, strict=True)
             if its is not own and type(own) is Tensor
@@ -51,11 +51,11 @@ class GivenBack:
             dims: where its outputs have their rows, by path; what is a batch tells so itself.
             wrote: the script's tensors that the forward wrote to.
         """
-        if not self._own:
+        if not self.own:
             return outputs
         own_by_id = {
             id(its): own
-            for own, its in self._own
+            for own, its in self.own
             if not (its.requires_grad and any(own is tensor for tensor in wrote))  # it has a graph, and own has none
         }
         paths = {id(leaf): path for path, leaf in leaves(outputs)}
@@ -87,7 +87,7 @@ class GivenBack:
         """
         if form is None or form.requires_grad or form.layout is not torch.strided or form.is_conj() or form.is_neg():
             return None
-        for own, passed in self._own:
+        for own, passed in self.own:
             if layout is None:
                 if own.layout is torch.strided and own.untyped_storage()._cdata == form.untyped_storage()._cdata:
                     return form
@@ -97,9 +97,9 @@ class GivenBack:
 
     def copied(self, value: Any) -> Any:
         """Give what a forward left in an attribute, with copies of what is in the script's memory."""
-        if not self._own:
+        if not self.own:
             return value
-        memory = {passed.untyped_storage()._cdata for _, passed in self._own if passed.layout is torch.strided}
+        memory = {passed.untyped_storage()._cdata for _, passed in self.own if passed.layout is torch.strided}
 
         def copy(leaf: Any) -> Any:
             is_plain = isinstance(leaf, Tensor) and leaf.layout is torch.strided
@@ -116,7 +116,7 @@ class GivenBack:
         if rows is None or rows.layout is not torch.strided:
             return leaf
         memory = rows.untyped_storage()._cdata
-        if not any(own.layout is torch.strided and own.untyped_storage()._cdata == memory for own, _ in self._own):
+        if not any(own.layout is torch.strided and own.untyped_storage()._cdata == memory for own, _ in self.own):
             return leaf
         return BatchTensor.from_local(rows.clone(), leaf._layout) if isinstance(leaf, BatchTensor) else rows.clone()
 

@@ -31,10 +31,10 @@ class KeptAttributes:
             places: in which its forward leaves batches.
         """
         self._layers = layers
-        self._before = {(number, name): vars(layers[number]).get(name, _MISSING) for number, name in places}
+        self._before = {at: vars(layers[at[0]]).get(at[1], _MISSING) for at in places} if places else {}
         self._is_over = False
         # Of layers and names: what is set there meanwhile is not what it holds afterwards.
-        self.identities = frozenset((id(layers[number]), name) for number, name in places)
+        self.identities = frozenset([(id(layers[number]), name) for number, name in places] if places else ())
 
     def with_values(self, outputs: Any, own: Callable[[Any], Any] = lambda value: value) -> Any:
         """Give the outputs of the forward along with what it left, which is taken away.

@@ -40,6 +40,7 @@ class LocalArgs:
     items: int | None = None  # entries of its lists, one for each row; it is not cut
     ambiguity: str = ""  # why a plain argument's batch dimension cannot be told; it is not cut
     graphs: Graphs | None = None  # it is given a batch of graphs, whose graphs are its rows
+    is_of_batches_alone: bool = False  # each argument was one
 
     @property
     def why_uncut(self) -> str:
@@ -91,7 +92,8 @@ def local_arguments(
     """
     found = [leaf for _, leaf in call.leaves if isinstance(leaf, BatchTensor)]
     rows = rows if items is None else items
-    if items is not None or (is_scripts and not is_named):
+    are_batches = len(found) == len(call.args) + len(call.kwargs) == len(call.leaves)
+    if items is not None or (is_scripts and not is_named and not are_batches):
         known = found[0]._layout.total if found else rows
         count = row_count_of_lists([*call.args, *call.kwargs.values()], known, bool(found))
         if count is not None:
@@ -126,9 +128,10 @@ def _enter_with(
         return LocalArgs(call.args, call.kwargs, layout, is_of_several_batches=True)
     is_plain = len(found) == len(call.leaves) == len(call.args) and not call.kwargs
     if is_plain and all(map(operator.is_, found, call.args)):  # model(x), in every step
-        local = list(map(to_local, found))
-        local_args = LocalArgs(tuple(local), {}, layout)
-        vars(local_args)["leaves"] = [(path, rows) for (path, _), rows in zip(call.leaves, local, strict=True)]
+        local = tuple(map(to_local, found))
+        local_args = LocalArgs(local, {}, layout, is_of_batches_alone=True)
+        paths = map(operator.itemgetter(0), call.leaves)
+        vars(local_args)["leaves"] = list(zip(paths, local, strict=True))
         return local_args
     if not any(isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) for _, leaf in call.leaves):
         memo: dict[int, Any] = {}

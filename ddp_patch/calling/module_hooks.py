@@ -37,6 +37,19 @@ class HookCensus:
         self._between: dict[int, _Parts] = {}  # of modules that are called now
         self._calls_itself: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()  # by identity
 
+    def any_on(self, module: nn.Module) -> bool:
+        """Tell whether a call of a module may come by hooks at all; asked in every step."""
+        own = vars(module)
+        has_some = (
+            _has_any_global_hook()
+            or own["_forward_pre_hooks"]
+            or own["_forward_hooks"]
+            or own["_backward_pre_hooks"]
+            or own["_backward_hooks"]
+            or self._between
+        )
+        return bool(has_some) and (self.need_whole(module) or self.are_on(module))
+
     def are_on(self, module: nn.Module) -> bool:
         """Tell whether a module carries hooks of the script's, in place or aside."""
         return has_own(module) or id(module) in self._between

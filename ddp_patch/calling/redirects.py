@@ -44,16 +44,6 @@ class Redirects:
         self._modules.clear()
 
 
-def but_of_one_rank(world: World, to: To) -> To:
-    """Leave calls alone that a rank makes by itself; the others go where they went."""
-
-    def called(module: nn.Module, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        may_be = World.current is not world or world.fetching.get() or world.reading.get()
-        return run(*args, **kwargs) if may_be and is_of_one_rank(world, module) else to(module, run, args, kwargs)
-
-    return called
-
-
 def is_of_one_rank(world: World, module: nn.Module) -> bool:
     """Tell calls that this rank makes alone, on values of its own: for a sample, in a worker, in a child.
 

@@ -100,6 +100,9 @@ def wrap_outputs(call: Call, outputs: Any, local_args: LocalArgs, dims: Dims) ->
     default = RowPlacement(layout.dim)
     rank = World.get().rank
     count = layout.counts[rank]
+    is_usual = type(outputs) is Tensor and not outputs.is_leaf and dims.get("", default) == default
+    if is_usual and local_args.graphs is None and outputs.shape[layout.dim : layout.dim + 1] == (count,):
+        return BatchTensor.from_local(outputs, layout)
     paths = {id(leaf): path for path, leaf in leaves(outputs)}
     made: dict[int, Any] = {}  # what comes out twice is one thing
 

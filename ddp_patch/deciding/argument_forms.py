@@ -28,7 +28,7 @@ def forms_of(call: Call, local_args: LocalArgs, guards: Guards) -> tuple[Any, ..
         others = [leaf for leaf in call.leaves if not isinstance(leaf[1], Tensor) and not is_graph_batch(leaf[1])]
         return (*local_args.graphs.form, *((path, _form(leaf, leaf, guards)) for path, leaf in others))
     pairs = zip(call.leaves, local_args.leaves, strict=True)
-    return tuple((path, _form(leaf, local, guards)) for (path, leaf), (_, local) in pairs)
+    return tuple([(path, _form(leaf, local, guards)) for (path, leaf), (_, local) in pairs])
 
 
 def without_values(form: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -45,11 +45,8 @@ def sizes_of(call: Call, local_args: LocalArgs) -> tuple[Any, ...]:
     """Sizes of a call's tensors, but for the number of rows; of graphs, how large they are together."""
     if local_args.graphs is not None:
         return local_args.graphs.magnitudes
-    return tuple(
-        _sizes(leaf, local)
-        for (_, leaf), (_, local) in zip(call.leaves, local_args.leaves, strict=True)
-        if isinstance(leaf, Tensor)
-    )
+    pairs = zip(call.leaves, local_args.leaves, strict=True)
+    return tuple([_sizes(leaf, local) for (_, leaf), (_, local) in pairs if isinstance(leaf, Tensor)])
 
 
 def _form(leaf: Any, local: Any, guards: Guards) -> Any:

@@ -69,7 +69,7 @@ class SplitDecisions(StoredDecisions):
         local = local_arguments(
             call, rows, self._batch_dims, memory, dim, is_named, is_scripts, items, lambda: self._roles_of(call.module)
         )
-        if is_scripts and local is not None:
+        if is_scripts and local is not None and not local.is_of_batches_alone:
             self._world.dealt.note(dealt_tensors(call, local))
         return local
 
@@ -91,14 +91,14 @@ class SplitDecisions(StoredDecisions):
             arguments = without_values(arguments)
         layout = local.layout
         is_single = min(layout.counts) == 1
-        is_joined = not layout.is_consecutive
+        is_joined = bool(layout.pieces) or layout.order is not None
         with_grad = torch.is_grad_enabled()
-        trained = contents.trainable()
+        trained = contents.trainable
         return CallForm(state, arguments, trained, with_grad, call.gathers_scalars, is_single, is_joined, layout.dim)
 
     def _takes_any_number(self, call: Call) -> bool:
         """Tell whether a call is of an autograd function that was not seen to look at numbers."""
-        return getattr(call.module, "stands_for_function", False) and not self._of(call.module).looks_at_numbers
+        return getattr(type(call.module), "stands_for_function", False) and not self._of(call.module).looks_at_numbers
 
     def _only_calculates(self, call: Call, seen: list[bool]) -> bool:
         """Tell whether a function does, on all ranks, and nothing in reach of it tells its numbers from others."""

@@ -56,6 +56,7 @@ class DealtDimensions:
             batch_dims: the option, by argument name.
         """
         self._world, self._batch_dims = world, batch_dims
+        self._tries = False  # another than the first was tried, of some module: most programs have none
         self._chosen: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         self._work: weakref.WeakKeyDictionary[nn.Module, float] = weakref.WeakKeyDictionary()  # along the first
         self._settled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -64,11 +65,11 @@ class DealtDimensions:
 
     def of(self, module: nn.Module) -> int | None:
         """Give the dimension, unless it is the first."""
-        return self._chosen.get(module)
+        return self._chosen.get(module) if self._tries else None
 
     def as_dealt(self, call: Call) -> Call:
         """Give a call whole what came out of one that was dealt along another dimension: a memory, say, carried on."""
-        if call.module not in self._work or call.dim is not None:
+        if not self._tries or call.module not in self._work or call.dim is not None:
             return call
         dim = self._chosen.get(call.module, 0)  # another one was tried as well
         found = [leaf._layout.total for _, leaf in call.leaves if isinstance(leaf, BatchTensor)]
@@ -98,7 +99,7 @@ class DealtDimensions:
             self._world.ledger.note(f"{name}: plain tensors of the script were dealt along dimension {dim}")
             return
         if dim == 0:
-            self._chosen[module], self._work[module] = 1, work
+            self._tries, self._chosen[module], self._work[module] = True, 1, work
             entered = again()
             if entered is not None and entered.holds_dealt_tensors:  # to be seen in the next call
                 inner, on_batches = {described(part) for part in module.modules()}, self._world.ledger.on_batches

@@ -79,7 +79,7 @@ class StateSnapshot:
 
     def was_written_to(self) -> bool:
         """Tell whether a call since then has written to a tensor, or put another thing somewhere."""
-        return not self._stands() or any(tensor._version != version for tensor, version, _ in self._versions)
+        return not self.stands() or any(tensor._version != version for tensor, version, _ in self._versions)
 
     def put_back(self) -> None:
         """Give places, containers and small tensors what they held."""
@@ -97,9 +97,10 @@ class StateSnapshot:
 
     def is_as_found(self) -> bool:
         """Tell whether all of it still stands where it stood."""
-        return not self.is_endless and self._stands()
+        return not self.is_endless and self.stands()
 
-    def _stands(self) -> bool:
+    def stands(self) -> bool:
+        """Tell that of what can be compared."""
         for get, name, seen, _ in self._places:
             if get(name, MISSING) is not seen:
                 return False

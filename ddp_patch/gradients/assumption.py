@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -41,8 +42,16 @@ class Assumption:
         self._had_ignored = False  # a loss had targets to ignore
 
     def begin(self, syncs: Iterable[GradientSync], reduction: PendingReduction) -> GradientSync | None:
-        """Let a backward begin before the count is known, if that can be corrected; gives whose gradients it gives."""
-        if self._had_ignored or not (reduction.has_count and reduction.expected == reduction.expected):
+        """Let a backward begin before the count is known, if that can be corrected.
+
+        Args:
+            syncs: of the models.
+            reduction: the loss, with a count.
+
+        Returns:
+            whose gradients it gives; None where the count is to be known first.
+        """
+        if self._had_ignored or math.isnan(float(reduction.expected)):
             return None
         if self._world.looks_at_gradients or self._world.accelerated:
             return None  # to look at the true count would wait for the device; to sum it first does not

@@ -33,6 +33,8 @@ class OutputHook(torch.autograd.Function):
     Each output has a node of its own: a backward from one of them must not come by what only the others were made of.
     """
 
+    is_below_transforms = True  # models are not taken over in them
+
     @staticmethod
     def forward(ctx: Any, sync: Any, parameter_link: Tensor, only_parameters: bool, output: Tensor) -> Tensor:
         """Give an output that shares memory with that of the forward."""

@@ -24,17 +24,16 @@ from .tuning import Tuning
 class BackwardPasses:
     """Tells every replica when a backward begins and ends, and when its gradients are looked at."""
 
-    def __init__(self, world: World, group: Callable[[], Any], tuning: Tuning) -> None:
+    def __init__(self, world: World, groups: Any, tuning: Tuning) -> None:
         """Start without replicas.
 
         Args:
             world: the ranks that share the batch.
-            group: gives the process group in which DDP sends gradients, and which nothing else may keep alive.
+            groups: has the one in which DDP sends gradients, which nothing else may keep alive.
             tuning: times backwards.
         """
         self.tuning = tuning
-        self._world = world
-        self._group = group
+        self._world, self._groups = world, groups
         self.loss_scale = LossScale(world.ledger)
         self.hooks = ParameterHooks(lambda: self.is_running, self._shares, world, self.loss_scale)
         self._assumption = Assumption(world, self.hooks)
@@ -98,8 +97,6 @@ class BackwardPasses:
         """Whether autograd is at work for the script."""
         return self.is_running or self.hooks.is_in_autograd_grad
 
-    # --- backwards --------------------------------------------------------------------------------------------------
-
     def backward(self, run: Callable[[], None], all_leaves: bool, recorded: bool, reduction: Loss | None) -> None:
         """Carry out a backward of the script.
 
@@ -109,20 +106,20 @@ class BackwardPasses:
             recorded: with ``create_graph``.
             reduction: the loss that it starts from, if that was not summed yet.
         """
-        self.tuning.begin()
+        if self.tuning.is_on:
+            self.tuning.begin()
         source = None if reduction is None else reduction.source
         for sync in self._syncs:
-            hooked = self.hooks.on_any(sync.all)
+            hooked = self.hooks.any and self.hooks.on_any(sync.all)
             sync.begin(all_leaves and not recorded and not hooked, self._stepping is not None, reduction, source)
         # Of a sum of losses, only a part of the gradients would have to be corrected.
         counted = None if reduction is None else reduction.multiple_of
-        if (
-            reduction is not None
-            and counted is None
-            and any(part.has_count and part.is_open for part in reduction.reductions)
-        ):
-            meet(reduction.reductions)  # each would be waited for, one by one
-        assumed = self._assumption.begin(self._syncs, counted) if counted is not None and all_leaves else None
+        parts = [] if reduction is None or counted is not None else reduction.reductions
+        if any(part.has_count and part.is_open for part in parts):
+            meet(parts)  # each would be waited for, one by one
+        assumed = None
+        if all_leaves and counted is not None and counted.has_count:
+            assumed = self._assumption.begin(self._syncs, counted)
         self.is_running, failed, begun = True, True, self._collectives()
         self._count += 1
         try:
@@ -150,7 +147,8 @@ class BackwardPasses:
             self._assumption.correct(assumed, counted, source)
         if reduction is not None:
             reduction.let_go()
-        self.tuning.end()
+        if self.tuning.is_on:
+            self.tuning.end()
         self._world.dealt.check(self._world)
 
     @contextmanager
@@ -165,7 +163,7 @@ class BackwardPasses:
     def _collectives(self) -> int:
         """Count those that DDP has begun; 0 if its backend does not (torch 2.13)."""
         try:
-            return int(self._group()._get_sequence_number_for_group())
+            return int(self._groups.group._get_sequence_number_for_group())
         except RuntimeError:
             return 0
 
@@ -187,11 +185,14 @@ class BackwardPasses:
             if not failed:
                 self._call_hooks([*self._syncs, *late], recorded)  # which may look at any gradient
         finally:
-            self.hooks.forget()  # one that raised: what it left must not meet the next backward
+            if self.hooks.any:
+                self.hooks.forget()  # one that raised: what it left must not meet the next backward
         if self._stepping is not None and not failed:
             self._align(self._stepping)  # a closure's
 
     def _call_hooks(self, syncs: list[GradientSync], recorded: bool) -> None:
+        if not self.hooks.any:
+            return
         for sync in syncs:
             self.hooks.release(sync.all, recorded)
         for sync in syncs:
@@ -216,7 +217,8 @@ class BackwardPasses:
     def after_step(self, optimizer: Any) -> None:
         """A step ended. The backwards of its closure, if it has one, were each looked at."""
         self._stepping = None
-        self.loss_scale.after_step()
+        if self.loss_scale.active:
+            self.loss_scale.after_step()
         self.when_stepped(optimizer)
         ids = self._ids_of(optimizer)
         for sync in self._syncs:

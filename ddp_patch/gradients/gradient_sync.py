@@ -29,9 +29,8 @@ from .autograd_functions import touch_parameters
 from .averages import average, average_flat, average_sparse, in_buckets
 from .flags import Flags, at_the_end
 from .grad_watch import grad_of, set_grad, with_grad
-from .output_hooks import OutputHooks, outputs_to_hook
+from .output_hooks import OutputHooks, hook_alone, is_to_hook, outputs_to_hook
 
-_IDLE = object()
 Loss = PendingReduction | Derived
 
 
@@ -78,7 +77,8 @@ class GradientSync:
         self._has_reached_outputs = False  # it came to a forward's outputs (``note_outputs_reached``)
         self._has_ddp_reduced = False  # the last bucket was sent (``note_bucket_sent``)
         self._parameter_link: Tensor | None = None  # saves nothing, so any number of backwards may come by
-        self._grads_before: Any = _IDLE  # gradients when the backward began
+        self.in_backward = False  # a backward of the script is running
+        self._grads_before: Any = None  # gradients when it began
         self._loss: Loss | None = None
 
     def hook_outputs(self, output: Any, inputs: Sequence[tuple[str, Any]]) -> Any:
@@ -90,11 +90,14 @@ class GradientSync:
         """
         if not self.parameters:
             return output
-        forms = outputs_to_hook(output, self)
+        is_alone = type(output) is Tensor  # the rows of one output, in most steps
+        forms = [output] if is_alone and is_to_hook(output, self) else [] if is_alone else outputs_to_hook(output, self)
         if not forms:
             return output
         if self._parameter_link is None:
             self._parameter_link = touch_parameters(*self.parameters)
+        if is_alone:
+            return output if output.is_leaf else hook_alone(self, self._parameter_link, inputs, output)
         return map_leaves(OutputHooks(self, self._parameter_link, [leaf for _, leaf in inputs], forms).of, output)
 
     def note_converted_parameter(self) -> None:
@@ -124,7 +127,7 @@ class GradientSync:
         self._may_arm = may_arm and not (self.syncs_after_backward or self.is_ddp_broken or self.is_stale)
         self._must_reduce = must_reduce
         self.is_armed = self._has_reached_outputs = self._has_ddp_reduced = False
-        self._grads_before = self._grad_versions()
+        self.in_backward, self._grads_before = True, self._grad_versions()
         # A script that kept gradients of an earlier step would see them change: it reads tensors, not ``.grad``.
         self._may_defer = self._grads_before is None or self.has_pending_gradients
 
@@ -145,16 +148,11 @@ class GradientSync:
         """Whether DDP reduced the gradients of the last backward."""
         return self.is_armed and self._has_ddp_reduced
 
-    @property
-    def in_backward(self) -> bool:
-        """Whether a backward of the script is running."""
-        return self._grads_before is not _IDLE
-
     def note_outputs_reached(self, parameter_link: Tensor) -> None:
         """Note that the backward came to a forward's outputs: every parameter will be visited after this."""
-        if self._grads_before is _IDLE and self.when_outlived is not None:
+        if not self.in_backward and self.when_outlived is not None:
             self.when_outlived(self)
-        if self._has_reached_outputs or self._grads_before is _IDLE:
+        if self._has_reached_outputs or not self.in_backward:
             return  # torch.autograd.grad accumulates nowhere
         self._has_reached_outputs = True
         wanted = self.schedule.backward()
@@ -183,7 +181,7 @@ class GradientSync:
                 self._average_recorded()
             elif not self._may_defer:
                 self.make_global()
-        self._grads_before, self._loss = _IDLE, None
+        self.in_backward, self._grads_before, self._loss = False, None, None
         self._may_arm = self.is_armed = False
 
     def _reduce(self) -> None:
@@ -208,7 +206,8 @@ class GradientSync:
         self.has_pending_gradients = False
         for parameter in self._flags.arrived():  # on no rank: one process would have left it None
             set_grad(parameter, None)
-        average_sparse(self.sparse, self._world)
+        if self.sparse:
+            average_sparse(self.sparse, self._world)
 
     def _grad_versions(self) -> list[tuple[int, int]] | None:
         if not any(with_grad(self.all)):
@@ -218,7 +217,8 @@ class GradientSync:
 
     def may_be_scaled(self, source: Any) -> bool:
         """Tell whether a backward that begins now at this node gives gradients to these parameters alone, anew."""
-        return getattr(source, "sync", None) is self and source.only_parameters and self._grads_before is None
+        its = getattr(source, "sync", None) is self and source.only_parameters
+        return its and self.in_backward and self._grads_before is None
 
     def scale(self, factor: float) -> None:
         """Multiply the gradients of a backward that ``may_be_scaled``."""

@@ -5,6 +5,7 @@ A backward that comes by one of them touches all parameters.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -44,16 +45,10 @@ class OutputHooks:
             for form, node in zip(by_id.values(), hooked, strict=True):
                 if isinstance(form, PendingTensor):
                     passed_on(form, node)
-        if hooked and parameter_link.grad_fn is not None and hooked[0].grad_fn is not None:
-            # Backward visits what was made last first: it goes before the rest of this forward, so that a
-            # bucket of gradients leaves as soon as it is full.
-            sequence_nr = hooked[0].grad_fn._sequence_nr()
-            parameter_link.grad_fn._set_sequence_nr(sequence_nr)  # type: ignore[attr-defined]  # torch 2.13
+        if hooked:
+            _visit_first(parameter_link, hooked[0])
         for form, node in zip(by_id.values(), hooked, strict=True):
-            if node._base is None:
-                note_unhooked(node, form)
-            if form.retains_grad:  # once it is written to, what the script has is no longer what the forward retained
-                _retain_as_it_is(node)
+            _stand_in(node, form)
         self._kept = by_id
         self._hooked = dict(zip(by_id, hooked, strict=True))
 
@@ -67,6 +62,31 @@ class OutputHooks:
             return leaf.with_forms(self._hooked)
         leaf.hold(self._hooked)  # attributes may have it too, and what is written to it
         return leaf
+
+
+def hook_alone(sync: Any, parameter_link: Tensor, inputs: Sequence[tuple[str, Any]], output: Tensor) -> Tensor:
+    """Hook the rows of a forward's only output, which is no leaf: as ``OutputHooks`` does, in fewer steps."""
+    only_parameters = not any(isinstance(leaf, Tensor) and leaf.requires_grad for _, leaf in inputs)
+    with torch._C.DisableTorchFunctionSubclass():
+        node = hook_output(sync, parameter_link, only_parameters, output)
+    _visit_first(parameter_link, node)
+    _stand_in(node, output)
+    return node
+
+
+def _visit_first(parameter_link: Tensor, node: Tensor) -> None:
+    """Have a backward visit all parameters before the rest of a forward, by what hooks its output."""
+    if parameter_link.grad_fn is not None and node.grad_fn is not None:
+        # Backward visits what was made last first: so a bucket of gradients leaves as soon as it is full.
+        sequence_nr = node.grad_fn._sequence_nr()
+        parameter_link.grad_fn._set_sequence_nr(sequence_nr)  # type: ignore[attr-defined]  # torch 2.13
+
+
+def _stand_in(node: Tensor, form: Tensor) -> None:
+    if node._base is None:
+        note_unhooked(node, form)
+    if form.retains_grad:  # once it is written to, what the script has is no longer what the forward retained
+        _retain_as_it_is(node)
 
 
 def _retain_as_it_is(node: Tensor) -> None:
@@ -122,7 +142,12 @@ def outputs_to_hook(output: Any, sync: Any) -> list[Tensor]:
             forms += leaf.forms
         elif isinstance(leaf, Tensor):
             forms.append(leaf)
-    return [form for form in forms if form.requires_grad and getattr(_base_of(form).grad_fn, "sync", None) is not sync]
+    return [form for form in forms if is_to_hook(form, sync)]
+
+
+def is_to_hook(form: Tensor, sync: Any) -> bool:
+    """Tell whether one form of an output wants a gradient, and has no hook of a replica yet."""
+    return form.requires_grad and getattr(_base_of(form).grad_fn, "sync", None) is not sync
 
 
 def _base_of(form: Tensor) -> Tensor:

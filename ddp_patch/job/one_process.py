@@ -77,7 +77,7 @@ class OneProcess:
 
     def refused(self) -> OrderError | None:
         """Make the error for a process group that came about unseen; None if there is none."""
-        other = dist.GroupMember.WORLD
+        other = dist.distributed_c10d._world.default_pg  # GroupMember.WORLD asks it, in a call more (torch 2.13)
         if other is None or other is self.group or other is self._launchers:  # asked before each collective
             return None
         ranks = f"{other.size()} rank{'s' if other.size() > 1 else ''}"

@@ -86,7 +86,7 @@ class Forwards(CallStack):
         if decision.losses:
             losses = Reductions(decision.losses, local.layout, self._world.rank, _plain_targets(call, local))
         graph_breaks = [] if losses is None else [*compiled.LOSS_FUNCTIONS]
-        if self._syncs_norms and compiled.meets_in_norms(contents.layers):
+        if self._syncs_norms and compiled.is_used() and compiled.meets_in_norms(contents.layers):
             graph_breaks += compiled.BATCH_NORM
         buffer_writes = compiled.count_buffer_writes(contents.layers) if graph_breaks else None
         containers = Containers((call.args, call.kwargs), (local.args, local.kwargs))
@@ -102,8 +102,10 @@ class Forwards(CallStack):
                 outputs = _run(call, local, replica)
             if losses is not None:
                 losses.check()
-            outputs = given_back.numbered(containers.with_writes(outputs), local, decision.dims)
-            outputs = kept.with_values(outputs, given_back.copied)
+            is_plain = not (containers.entries or given_back.own or decision.kept)  # nothing comes out by another way
+            if not is_plain:
+                outputs = given_back.numbered(containers.with_writes(outputs), local, decision.dims)
+                outputs = kept.with_values(outputs, given_back.copied)
         except DdpPatchError:
             raise
         except Exception as error:
@@ -115,7 +117,8 @@ class Forwards(CallStack):
             self._world.check_all_failed(error, f"call {self.call_count} of {described(call.module)}")
             raise
         finally:
-            kept.put_back()
+            if decision.kept:
+                kept.put_back()
             self.taken = frozenset()
             self.computes_rows, self._bypass_depth = False, self._bypass_depth - 1
             if is_outermost:
@@ -123,9 +126,10 @@ class Forwards(CallStack):
         try:
             if replica is not None:  # before they are batches: a rank's own tensors are hooked at once
                 outputs = replica.hook_outputs(outputs, local.leaves)
-            outputs = given_back.put_back(wrap_outputs(call, outputs, local, decision.dims))
-            outputs = kept.write_back(outputs, self._noted)
-            return containers.write_back(outputs)
+            outputs = wrap_outputs(call, outputs, local, decision.dims)
+            if is_plain:
+                return outputs
+            return containers.write_back(kept.write_back(given_back.put_back(outputs), self._noted))
         except Exception as error:  # the shapes of this rank's rows may tell what those of others do not
             self._world.check_all_failed(error, f"the outputs of call {self.call_count} of {described(call.module)}")
             raise

@@ -63,7 +63,8 @@ class Replica:
 
     def prepare(self, contents: ModuleContents) -> None:
         """Keep gradients global from the coming call on, however it is carried out."""
-        if torch.is_grad_enabled() and not self.in_backward:
+        sync = self.sync
+        if torch.is_grad_enabled() and (sync is None or not sync.in_backward):
             self._renew(contents)
 
     def run(self, call: Call, local: LocalArgs) -> Any:
@@ -74,15 +75,8 @@ class Replica:
         if ddp is None or not torch.is_grad_enabled() or (sync is not None and sync.in_backward):
             return call.run(*local.args, **local.kwargs)
         with self._world.collective("a call of the model", computes=True):  # DDP exchanges its buckets' order
-            return (ddp if self._needs_ddp() else call.run)(*local.args, **local.kwargs)
-
-    def _needs_ddp(self) -> bool:
-        return compiled.is_used() or self._options.static_graph
-
-    @property
-    def in_backward(self) -> bool:
-        """Whether a backward of the script is running."""
-        return self.sync is not None and self.sync.in_backward
+            through_ddp = self._options.static_graph or compiled.is_used()
+            return (ddp if through_ddp else call.run)(*local.args, **local.kwargs)
 
     def hook_outputs(self, outputs: Any, inputs: list[tuple[str, Any]]) -> Any:
         """Hook a call's outputs, so that a backward from them brings DDP to each.
@@ -113,7 +107,7 @@ class Replica:
         sync = self.sync
         if sync is None or sync.is_ddp_broken or sync.is_stale or list(map(_dtype, sync.parameters)) != sync.dtypes:
             return False
-        trainable = contents.trainable()
+        trainable = contents.trainable
         if trainable is not self._fitting and trainable == sync.ids:
             self._fitting = trainable
         return trainable is self._fitting
@@ -122,13 +116,13 @@ class Replica:
         if self.fits(contents):
             self._fewer = 0
             self._stood += 1
-            if self._is_to_be_tried() or self._has_settled():
+            if self._is_to_be_tried() or (self._returns > MOST_RETURNS and self._has_settled()):
                 self._returns = 0
                 self.drop()
                 gc.collect()  # DDP is in cycles, and its hooks stay on the parameters as long as it does (torch 2.13)
                 self._build()
             return
-        trainable, sync = contents.trainable(), self.sync
+        trainable, sync = contents.trainable, self.sync
         is_whole = sync is not None and not (sync.is_ddp_broken or sync.is_stale)
         if not trainable:
             if not is_whole:
@@ -161,8 +155,8 @@ class Replica:
 
     def _has_settled(self) -> bool:
         """Tell whether parts that took turns have stopped to, and no gradient is on its way."""
-        is_time = self._returns > MOST_RETURNS and self._stood >= _SETTLED
-        return is_time and self._schedule.is_at_start and self.sync is not None and not self.sync.has_pending_gradients
+        is_time = self._stood >= _SETTLED and self._schedule.is_at_start
+        return is_time and self.sync is not None and not self.sync.has_pending_gradients
 
     def _is_to_be_tried(self) -> bool:
         """Tell whether DDP is to be built with other values, and no gradient is on its way."""

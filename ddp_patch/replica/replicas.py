@@ -23,7 +23,7 @@ from ..calling.census import Census, ModuleContents
 from ..calling.local_arguments import LocalArgs
 from ..calling.passed_over import is_passed_over, is_under_transform
 from ..calling.per_rank_generators import PerRankGenerators
-from ..calling.redirects import Redirects, but_of_one_rank, is_of_one_rank
+from ..calling.redirects import Redirects, is_of_one_rank
 from ..deciding.call_forms import CallForm, FirstCall
 from ..deciding.decisions import SplitDecisions
 from ..deciding.trial_verdict import SplitDecision
@@ -49,7 +49,7 @@ class Replicas:
         self.rows: int | None = None  # size of the batch the script is working on
         self.discovering = True  # False once the script uses nn.DataParallel: it says itself what to distribute
         self.generators = PerRankGenerators(world.rank, world.device)
-        self.backwards = BackwardPasses(world, lambda: job.one_process.group, Tuning(options, world, compiled.is_used))
+        self.backwards = BackwardPasses(world, job.one_process, Tuning(options, world, compiled.is_used))
         self.hooks, self.census = module_hooks.HookCensus(), Census()
         self.decisions = SplitDecisions(world, options.batch_dims, self.census)
         self.replay = CallModeReplay()
@@ -64,14 +64,12 @@ class Replicas:
         knowing, self.trained = (self.census, self.hooks, self.decisions.fingerprints), Trained()
         self.registry = Registry(options, job, world, self.backwards, self.census, self.trained, knowing)
         self.backwards.when_stepped = self._stepped
-        self._redirects = Redirects(but_of_one_rank(world, self._called))
+        self._redirects = Redirects(self._called)
         # Those called with batches of different sizes, or lists of rows, in training and not.
         self._uncut: weakref.WeakValueDictionary[tuple[int, bool], nn.Module] = weakref.WeakValueDictionary()
         if job.precision.dtype is torch.float16:
             job.precision.when_applied = self.backwards.loss_scale.activate
         self._news = False  # something was found out in this call, so what it calls may be looked at next time
-
-    # --- optimizers -------------------------------------------------------------------------------------------------
 
     def optimizes(self, optimizer: Any) -> None:
         """Remember an optimizer: what it trains is what has to be found."""
@@ -91,8 +89,6 @@ class Replicas:
             self.watch()
         elif self.watching and not self._job.precision.is_requested and self.trained.are_all_in(self.registry.ids()):
             self.rest()
-
-    # --- calls ------------------------------------------------------------------------------------------------------
 
     def found(self, call: Call) -> bool:
         """Tell whether a module call should be taken over: an owner of optimized parameters, on a batch."""
@@ -114,7 +110,10 @@ class Replicas:
     def call(self, call: Call) -> Any:
         """Carry out the call of a module."""
         self._world.one_thread.begins()
-        if self.forwards.is_bypassed or is_under_transform() or (self.backwards.is_busy and not self.replay.is_on):
+        return call.as_written() if self.forwards.is_bypassed else self._carry_out(call)
+
+    def _carry_out(self, call: Call) -> Any:
+        if is_under_transform() or (self.backwards.is_busy and not self.replay.is_on):
             return call.as_written()
         if self.forwards.intercept_depth:
             return self._between_hooks(call.with_numbers())
@@ -125,9 +124,9 @@ class Replicas:
             self._watch_or_rest()
 
     def _between_hooks(self, call: Call) -> Any:
-        is_whole = self.hooks.need_whole(call.module)
-        if not (is_whole or self.hooks.are_on(call.module)):
+        if not self.hooks.any_on(call.module):
             return self._call(call)
+        is_whole = self.hooks.need_whole(call.module)
         self._world.looks_at_gradients |= is_whole or not module_hooks.only_captures(call.module)
         self._look_at(call.module)  # its forward may call it
         if is_whole:
@@ -150,7 +149,7 @@ class Replicas:
             self._world.ledger.on_whole[described(call.module)] = "parameters that hold no numbers yet: lazy or meta"
             return self.forwards.on_whole(call)
         replica = self.registry.keeping(call.module) or self.registry.make(call.module)
-        self._look_at(call.module)
+        contents.is_looked_at = contents.is_looked_at or self._look_at(call.module)
         replica.prepare(contents if replica.module is call.module else self.census.of(replica.module))
         if self._shares is None:
             result, is_hooked = self._run(call, local, contents, replica)
@@ -172,9 +171,7 @@ class Replicas:
             self._uncut[key] = call.module
             self._world.ledger.on_batches[described(call.module)] = reason
             if local.ambiguity:  # which a later call may tell, before this one is computed again
-                if self.replay.is_on:
-                    self.replay.next_mode_of(call.module)
-                self.replay.record(call.module, CallMode.BATCHES)
+                self.replay.pass_by(call.module, CallMode.BATCHES)
             return self.forwards.on_batches_with_interception(call, local), False
         form = self.decisions.form(call, local, contents)
         decision = self.decisions.lookup(call, local, form)
@@ -226,16 +223,19 @@ class Replicas:
             self.replay.record(call.module, CallMode.OBSERVED)
         return first
 
-    def _look_at(self, module: nn.Module) -> None:
+    def _look_at(self, module: nn.Module) -> bool:
         """Have a module's calls come here by themselves, whether or not all calls are watched."""
         if module not in self._redirects:
             self._redirects.add(module)
             self.decisions.fingerprints.reclassed(module)
+        return True
 
     def _called(self, module: nn.Module, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if is_of_one_rank(self._world, module):
+            return run(*args, **kwargs)
         self._world.one_thread.begins()  # before another thread takes this one's forward for its own
         if not self.forwards.is_bypassed:
-            return self.call(Call(module, run, args, kwargs))
+            return self._carry_out(Call(module, run, args, kwargs))
         with self.hooks.again(module):
             return run(*args, **kwargs)
 
