@@ -172,7 +172,7 @@ def _collect(value: Any, path: str, found: list[tuple[str, Any]]) -> None:
             at = f"{path}.{names[index]}" if names else f"{path}[{index}]"
             if isinstance(item, _NO_CONTAINERS):  # in every step
                 found.append((at, item))
-            elif item or type(item) is not dict:
+            elif type(item) is not dict or item:
                 _collect(item, at, found)
     elif isinstance(value, dict):
         for key, item in value.items():

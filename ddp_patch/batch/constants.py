@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from .below_torch import below_torch
 from .forms import full_tensor
-from .names import below_torch, function_name, writes_in_place
+from .names import function_name, writes_in_place
 from .nested import nested
 from .tensor import BatchTensor
 from .versions import note_write

@@ -47,15 +47,17 @@ class KeptBatches:
         """Give the identities of those that are still held, and that rows leave as they do."""
         return {key for key, ref in self._made.items() if ref() is not None} - self._made_again
 
-    def are_hidden(self, outputs: Any, arguments: list[tuple[Any, int]]) -> bool:
+    def are_hidden(self, outputs: Any, arguments: list[Any], uses: list[int]) -> bool:
         """Tell whether something else than the outputs still holds some.
 
         Args:
             outputs: of the forward.
-            arguments: batches among its arguments, with ``sys.getrefcount`` of each before the call.
+            arguments: batches among its arguments.
+            uses: ``sys.getrefcount`` of each before the call, asked in the same way.
         """
         ids = {id(leaf) for _, leaf in leaves(outputs)} | self._of_torch
         made = (batch for ref in self._made.values() if (batch := ref()) is not None)
         if any(id(batch) not in ids for batch in made):
             return True
-        return any(id(batch) not in ids and sys.getrefcount(batch) > count for batch, count in arguments)
+        now = [*map(sys.getrefcount, arguments)]  # by no loop, which would hold them
+        return any(its > uses[at] and id(arguments[at]) not in ids for at, its in enumerate(now))

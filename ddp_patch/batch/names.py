@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import Tensor
 
-from ..errors import BatchError
 from .sizes import BatchSize
 
 
@@ -83,12 +82,3 @@ _WRITERS = {
     "__setitem__", "__iadd__", "__isub__", "__imul__", "__idiv__", "__itruediv__", "__ifloordiv__", "__imod__",
     "__ipow__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__", "__set__",
 }  # fmt: skip
-
-
-def below_torch(function: Any) -> BatchError:
-    """Make the error for a batch that comes where its rows cannot be followed."""
-    return BatchError(
-        f"{function} was called on a batch below torch's Python functions (by torch.FloatTensor or "
-        "a C++ extension), where its rows and its gradient would be lost. "
-        "Call it inside the model's forward, or on plain values: torch.as_tensor(batch.detach().cpu().numpy())."
-    )

@@ -19,6 +19,7 @@ from .loss_arithmetic import IN_PLACE, MULTIPLES, SUMS
 from .nodes import named_after
 from .pending import Derived, PendingReduction, distinct, meet
 from .transforms import is_transformed, outside_transforms
+from .versions import of_no_class
 from .world import World
 
 _new_full = Tensor.new_full  # below the door for the script's
@@ -167,9 +168,8 @@ def pending_reduction(
         dtype: of the result, if narrower than that of the sum.
         node: what one process's node in the graph is called, where it is not that of a sum or its mean.
     """
-    world = World.get()
-    seen = world.observation
-    if seen is not None:
+    world, partial = World.get(), of_no_class(partial)
+    if (seen := world.observation) is not None:
         seen.note_whole_batch_use()
     reduction = PendingReduction(partial, count, divisor, dtype)
     if partial.is_complex() and partial.requires_grad:

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
 from .aliases import ALIASED, EXPORTS, can_delay_copy
+from .below_torch import computed_below
 from .forms import copy_whole_to_rows, full_tensor, mark_in_sync, whole_in_worker
 from .layout import Layout
 from .likeness import LikeTensor
-from .names import Unanswered, as_int, as_rules_have_them, below_torch, function_name, writes_in_place
+from .names import Unanswered, as_int, as_rules_have_them, function_name, writes_in_place
 from .nested import nested
 from .shared_memory import in_shared_memory, note_sharing
 from .sizes import numbers
@@ -129,9 +129,7 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Refuse to compute below torch functions, where a gradient would be lost."""
-        if func is torch.ops.aten.alias.default and not any(form.requires_grad for form in args[0].forms):
-            return args[0].with_forms({})  # torch.LongTensor(batch)
-        raise below_torch(func)
+        return computed_below(func, args)
 
 
 def _made_like(form: Tensor, layout: Layout) -> BatchTensor:

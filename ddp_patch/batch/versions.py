@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def version(tensor: Tensor) -> int:
@@ -39,3 +41,11 @@ def note_write(tensor: Tensor) -> None:
 def is_same(left: Tensor, right: Tensor) -> bool:
     """Tell whether two tensors hold the same, NaN being itself."""
     return torch.equal(left, right) or bool(((left == right) | ((left != left) & (right != right))).all())
+
+
+def of_no_class(tensor: Tensor) -> Tensor:
+    """Give a tensor of a class of the script's, whose methods are its own, as one of torch's; others as they are."""
+    kind: Any = type(tensor)
+    if kind is Tensor or isinstance(tensor, nn.Parameter) or kind.__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        return tensor
+    return tensor.as_subclass(Tensor)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..batch.crossings import all_reduce, replicate
 from ..batch.one_row import in_order
+from ..batch.versions import of_no_class
 from ..batch.world import World
 
 
@@ -29,6 +30,8 @@ def over_all_rows(
     eps: float,
 ) -> Tensor:
     """``F.batch_norm(training=True)`` on this rank's rows, with the whole batch's statistics."""
+    if (plain := of_no_class(rows)) is not rows:
+        return over_all_rows(plain, running_mean, running_var, weight, bias, momentum, eps).as_subclass(type(rows))
     if rows.is_cuda:
         return batch_norm_by_kernels(rows, weight, bias, running_mean, running_var, momentum, eps)
     return batch_norm(rows, running_mean, running_var, weight, bias, momentum, eps)

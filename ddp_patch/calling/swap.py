@@ -17,6 +17,7 @@ from typing import Any
 from .scripts_code import is_generated
 
 MARK = "_ddp_patch_original"  # in the new class, names the old one
+_IS_MADE = "_ddp_patch_is_made"  # in the new class, once it is ready
 _TRUSTED = {"torch", *sys.stdlib_module_names}  # ABCMeta keeps a table for each class, torch.jit's the methods
 _HEARS = "__init_subclass__"
 _class = vars(object)["__class__"]  # the slot itself: the twin hides it behind a property
@@ -62,11 +63,35 @@ def redirect_calls(
 
 
 def _made(original: type, attributes: dict[str, Any]) -> type:
-    """Make a class of which the author's metaclass is not told: it is what Python and torch make of one."""
+    """Make a class of which the author's metaclass is not told: it is what Python and torch make of one.
+
+    What the script sets on it, as ``type(self).calls += 1`` and methods of classes do, is set on the author's.
+    """
     kind = next(base for base in inspect.getmro(type(original)) if base.__module__.partition(".")[0] in _TRUSTED)
-    twin: type = kind.__new__(type(original), original.__name__, (original,), attributes)
+    twin: type = kind.__new__(_handing_on(type(original)), original.__name__, (original,), attributes)
     kind.__init__(twin, original.__name__, (original,), attributes)  # type: ignore[misc]
+    type.__setattr__(twin, _IS_MADE, True)  # what was set before is its own: the tables of ABCMeta
     return twin
+
+
+@functools.cache
+def _handing_on(metaclass: Any) -> Any:
+    """Give a metaclass of classes that stand for others: what is set on them is set on these."""
+
+    def set_on_original(cls: type, name: str, value: Any) -> None:
+        if _IS_MADE in vars(cls):
+            setattr(getattr(cls, MARK), name, value)
+        else:
+            metaclass.__setattr__(cls, name, value)
+
+    def delete_on_original(cls: type, name: str) -> None:
+        if _IS_MADE in vars(cls):
+            delattr(getattr(cls, MARK), name)
+        else:
+            metaclass.__delattr__(cls, name)
+
+    attributes = {"__setattr__": set_on_original, "__delattr__": delete_on_original, "__module__": metaclass.__module__}
+    return type(metaclass.__name__, (metaclass,), attributes)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ..batch.tensor import BatchTensor
 from ..calling import module_hooks
+from ..generators import same_draws
 from ..structure import leaves, map_leaves
 from .memory import tensors_of
 from .tried_forward import TriedForward
@@ -33,7 +34,11 @@ def trial_copy(module: nn.Module) -> nn.Module:
     plain = (leaf for layer in module.modules() for leaf in vars(layer).values() if _is_zero(leaf))
     memo |= {id(leaf): _varied(leaf.detach().clone()).requires_grad_(leaf.requires_grad) for leaf in plain}
     memo |= {id(buffer): _varied(buffer.detach().clone()) for buffer in module.buffers()}
-    twin = copy.deepcopy(module, memo)
+    with same_draws() as draw_again:  # its class may draw for a copy, as the layers of Keras do
+        try:
+            twin = copy.deepcopy(module, memo)
+        finally:
+            draw_again()
     for layer in twin.modules():
         if isinstance(layer, torch.jit.ScriptModule):
             _vary_scripted(layer, module)

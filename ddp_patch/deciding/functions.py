@@ -25,6 +25,7 @@ from ..generators import same_draws
 from ..structure import leaves, map_leaves
 from .given_numbers import NotingNumbers
 from .parameter_sums import OF_WHOLE, ParameterSums
+from .reached_parameters import reached_parameters
 from .trial_run import is_of_machine
 from .twins import Twins
 from .watched_numbers import only_calculates
@@ -68,6 +69,9 @@ def study(function: Any, args: tuple[Any, ...], seen: Observation, world: World)
         for _, leaf in leaves(args):
             if isinstance(leaf, BatchTensor):
                 full_tensor(leaf)  # which it gets in this call; and what is tried of it needs no other rank
+    if name := reached_parameters(function):
+        seen.forbid_split(f"{function.__name__} reaches parameters that it is not given (by {name!r})")
+        return []
     with seen.preserving_state(function):
         layouts = _where_rows_lie(function, args, seen, world)
         with seen.paused():

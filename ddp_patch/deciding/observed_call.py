@@ -86,7 +86,8 @@ class ObservedCall:
         """
         call, arguments = self._call, self._arguments
         args, kwargs = arguments
-        batches = [(leaf, sys.getrefcount(leaf)) for _, leaf in leaves(arguments) if isinstance(leaf, BatchTensor)]
+        held = [leaf for _, leaf in leaves(arguments) if isinstance(leaf, BatchTensor)]
+        uses = [*map(sys.getrefcount, held)]
         with (
             copying_writes_back(call.args, call.kwargs, arguments, self._wrote),
             restored_if_it_fails(self._layers, self.seen, self._generators, self._saved_arguments),
@@ -102,11 +103,11 @@ class ObservedCall:
         codes = self._fingerprints.guards(call.module).codes
         self.seen.places = tuple(
             (number, name)
-            for number, name in self._attributes.places_of(self.seen.kept.alive() | {id(batch) for batch, _ in batches})
+            for number, name in self._attributes.places_of(self.seen.kept.alive() | set(map(id, held)))
             if is_own(original_class(self._layers[number])) and not may_be_read_first(name, codes)
         )
         self.outputs = self._attributes.along_with(outputs, self.seen.places)
-        if self.seen.kept.are_hidden(self.outputs, batches):
+        if self.seen.kept.are_hidden(self.outputs, held, uses):
             kinds = (type(leaf) for _, leaf in leaves(self.outputs))
             holder = next((kind.__name__ for kind in kinds if kind not in PLAIN and not issubclass(kind, Tensor)), "")
             if holder:  # a distribution, say

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import collections
 import contextvars
 import datetime
 import functools
 import itertools
 import numbers
+import operator
 import pathlib
 import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..calling.scripts_code import is_scripts_file
+import torch
+
+from ..calling.scripts_code import is_own, is_scripts_file
 from .state_snapshot import MISSING
 
 if TYPE_CHECKING:
@@ -36,12 +40,14 @@ def _bound(walk: Walk, thing: types.MethodType, depth: int) -> Any:
 
 def _of_c(walk: Walk, thing: types.BuiltinMethodType, depth: int) -> Any:
     owner = thing.__self__
+    if isinstance(owner, _CONTAINERS):
+        return thing.__name__, walk.over(owner, depth)
     return walk.over(owner, depth) if isinstance(owner, walk.generators) else walk.instance(thing, depth)
 
 
 def _value(walk: Walk, thing: Any, depth: int) -> Any:
     """Tell a thing by its text: no table can hold it, since nothing refers to it weakly."""
-    return type(thing), repr(thing)
+    return type(thing), repr(thing), walk.instance(thing, depth) if is_own(type(thing)) else None
 
 
 def _partial(walk: Walk, thing: functools.partial[Any], depth: int) -> Any:
@@ -68,7 +74,12 @@ def used_up(walk: Walk, thing: Iterator[Any]) -> Any:
     return repr(thing) if isinstance(thing, itertools.count) else object()
 
 
-_VALUES = (range, slice, numbers.Number, datetime.date, datetime.time, datetime.timedelta, pathlib.PurePath)
+_CONTAINERS = (dict, list, set, collections.deque)
+_OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
+_GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
+_OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+_OF_PYTHON = (str, bytes, range, slice, numbers.Number, datetime.date, datetime.time, datetime.timedelta)
+_VALUES = (*_OF_PYTHON, *_OF_C, *_GETTERS, *_OF_TORCH, pathlib.PurePath)
 
 # kinds -> how one of them is walked
 WALKS: tuple[tuple[Any, Callable[[Walk, Any, int], Any]], ...] = (

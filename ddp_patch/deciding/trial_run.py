@@ -94,7 +94,7 @@ def run_both(
         if is_of_machine(error):
             raise
         raise NotTriedError(
-            f"it cannot be tried on rows, since it cannot be copied ({type(error).__name__}). Give what it holds a "
+            f"it cannot be tried on rows, since it cannot be copied: {raised(error)}. Give what it holds a "
             "__deepcopy__, or detach the tensors that it keeps"
         ) from None
     whole, rows = varied_alike(whole, rows)

@@ -82,7 +82,8 @@ class Walk:
             return referring.used_up(self, thing)
         # Asked of its class: what is asked of a thing itself may run its ``__getattr__``.
         if hasattr(type(thing), "tobytes") and (numbers := self.standing.numbers_in(thing)) is not None:
-            return numbers
+            items = getattr(thing, "flat", ()) if getattr(getattr(thing, "dtype", None), "hasobject", False) else ()
+            return numbers, *(self.over(item, depth + 1) for item in items)
         return self.instance(thing, depth + 1)
 
     def _tensor(self, thing: Tensor) -> Any:
@@ -204,7 +205,7 @@ class Walk:
         if kind.__module__ == "builtins" or (kind.__module__ in sys.stdlib_module_names and kind not in NAMESPACES):
             return self.number(thing)
         is_scripts = is_own(kind)
-        contents: list[Any] = [kind.__qualname__]
+        contents: list[Any] = [kind.__qualname__, repr(thing) if kind.__module__ == "numpy" else None]  # np.add, say
         if hasattr(thing, "__dict__"):
             namespace = vars(thing)
             self.standing.size(namespace)

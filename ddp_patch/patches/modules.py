@@ -1,4 +1,4 @@
-"""torch.nn.Module: attributes that a forward may branch on."""
+"""torch.nn: attributes of modules that a forward may branch on, and parameters that are made of batches."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import nn
 
+from ..batch.forms import full_tensor
+from ..batch.tensor import BatchTensor
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
 
@@ -34,6 +36,15 @@ def _register_buffer(session: Session, wrapped: Any, instance: nn.Module, args: 
     bind(*args, **kwargs)
 
 
+def _parameter(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Make a parameter of all rows, as one process does: DDP's constructor would look for the memory of a batch."""
+
+    def bind(kind: Any, data: Any = None, *rest: Any, **options: Any) -> Any:
+        return wrapped(kind, full_tensor(data) if isinstance(data, BatchTensor) else data, *rest, **options)
+
+    return bind(*args, **kwargs)
+
+
 def _noted(session: Session, module: nn.Module, name: str, before: Any, value: Any) -> None:
     replicas = session.replicas
     if (id(module), name) not in replicas.forwards.taken:
@@ -54,4 +65,5 @@ PATCHES = (
     Patch("torch.nn.modules.module", "Module.__delattr__", _delete_attribute, _CHANGED),
     Patch("torch.nn.modules.module", "Module.__setattr__", _set_attribute, _CHANGED),
     Patch("torch.nn.modules.module", "Module.register_buffer", _register_buffer, _CHANGED),
+    Patch("torch.nn.parameter", "Parameter.__new__", _parameter, "a parameter of a batch has all rows"),
 )

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..batch.below_torch import below_torch
 from ..batch.forms import full_tensor
-from ..batch.names import below_torch
 from ..batch.nested import nested
 from ..batch.pending_tensor import PendingTensor, wait_for
 from ..batch.tensor import BatchTensor

@@ -785,3 +785,57 @@ def a_function_that_is_made_in_forward():
         optimizer.step()
         said += [loss.item(), len(model.log), *model.log[-1].tolist()]
     return said + everything(model)
+
+
+class WritesToGlobal(torch.autograd.Function):
+    """Gives a weight its gradient by itself, though nobody has given it that."""
+
+    how = "grad"
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight.t()
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        own, its = grad.t() @ x, GLOBAL[0]
+        if WritesToGlobal.how == "data":
+            its.data -= 0.05 * own
+        elif WritesToGlobal.how == "grad":
+            its.grad = own if its.grad is None else its.grad + own
+        else:
+            its.seen = own.clone()
+        return grad @ weight, own if WritesToGlobal.how == "seen" else None
+
+
+GLOBAL = []
+
+
+class ReachesGlobal(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.weight = nn.Parameter(torch.eye(6))
+
+    def forward(self, x):
+        return self.last(WritesToGlobal.apply(self.first(x), self.weight).tanh())
+
+
+def functions_that_write_to_weights_which_they_are_not_given():
+    said = []
+    for how in ("grad", "data", "seen"):
+        WritesToGlobal.how = how
+        torch.manual_seed(1)
+        model = ReachesGlobal()
+        GLOBAL[:] = [model.weight]
+        optimizer = SGD(model.parameters(), 0.1)
+        for x, y in data(batch_size=6, n=30):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            said += [loss.item(), float(how == "seen" and model.weight.seen.norm())]
+        said += everything(model)
+    return said

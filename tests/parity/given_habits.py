@@ -1,11 +1,13 @@
 """Forwards that give back what they were given, or views of it, in scripts that have no loader."""
 
 import dataclasses
+import functools
 import typing
 
 import torch
 import torch.nn as nn
 from torch.optim import SGD
+from torch.utils.data import DataLoader, TensorDataset
 
 
 class Giving(nn.Module):
@@ -246,3 +248,91 @@ def what_a_forward_adds_to_in_place():
         return total
 
     return steps(of, others=lambda: (torch.ones(8, 4),), write=lambda back: back.mul_(2))
+
+
+class Interim(nn.Module):
+    """Makes a parameter of the batch that it is given, as attributions do in hooks."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 1)
+
+    def forward(self, x):
+        self.seen = nn.Parameter(x.detach())
+        return self.last(self.first(x).tanh())
+
+
+def parameters_that_are_made_of_batches():
+    torch.manual_seed(1)
+    model, said = Interim(), []
+    optimizer = SGD(model.parameters(), 0.1)
+    for x, y in DataLoader(TensorDataset(torch.randn(20, 4), torch.randn(20, 1)), batch_size=5):
+        loss = (model(x) - y).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        said += [loss.item(), model.seen.sum().item(), float(len(model.seen)), float(len([*model.parameters()]))]
+    return said
+
+
+class Noise(torch.Tensor):
+    """A tensor of the script's own, whose methods are."""
+
+    def to(self, *args, **kwargs):
+        made = Noise(self)
+        made.data = super().to(*args, **kwargs)
+        made.kind = self.kind
+        return made
+
+
+def tensors_of_a_class_with_methods_of_its_own():
+    torch.manual_seed(1)
+    noise = Noise(torch.randn(10, 4))
+    noise.kind = "normal"
+    noise = noise.to("cpu", torch.get_default_dtype())
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+    optimizer, said = SGD(model.parameters(), 0.1), []
+    for x, y in DataLoader(TensorDataset(torch.randn(32, 3), torch.randint(0, 3, (32,))), batch_size=8):
+        noise.normal_()
+        loss = (model(noise[:8]) - x).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        predicted = x.as_subclass(Noise).argmax(1)
+        said += [loss.item(), (predicted == y).sum().item(), (predicted != y).sum().item(), predicted.eq(y).sum().item()]
+    return said
+
+
+class Flow:
+    """What a model returns, which hides the batch that the model was given."""
+
+    def __init__(self, of):
+        self.of = of
+
+    def __call__(self, x):
+        return self.of(x)
+
+
+class Flows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+
+    def of(self, context, x):
+        return self.layer(torch.cat([x, context], -1))
+
+    def forward(self, context):
+        return Flow(functools.partial(self.of, context))
+
+
+def what_a_forward_returns_hides_an_argument():
+    torch.manual_seed(1)
+    model, said = Flows(), []
+    optimizer = SGD(model.parameters(), 0.1)
+    for x, context in DataLoader(TensorDataset(torch.randn(32, 4), torch.randn(32, 2)), batch_size=8):
+        loss = (model(context)(x) - x).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        said.append(loss.item())
+    return said

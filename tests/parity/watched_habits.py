@@ -1,14 +1,18 @@
 """What a forward may branch on, write to or be replaced by, in places where a watcher may look away."""
 
 import dataclasses
+import operator
+import random
 import types
 
+import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from parity.gradient_habits import descend, everything
 from parity.habits import data
 from parity.later_habits import Net, centred, fit
+from torch.ao import quantization
 from torch.nn.utils import parametrize
 
 STEPS = torch.zeros(())
@@ -736,3 +740,138 @@ def an_old_hook_on_a_part():
 
 def an_old_hook_on_the_model():
     return hooked(lambda model: model)
+
+
+# --- things that nothing refers to weakly -----------------------------------------------------------------------------
+
+
+class Asking(Net):
+    """Mixes rows once what it holds is another thing."""
+
+    def __init__(self, value, mix):
+        super().__init__()
+        self.value, self.decide = value, mix
+
+    def forward(self, x):
+        return self.last(self.decide(self.value, torch.tanh(self.first(x))))
+
+
+class Name(str):
+    pass
+
+
+class Level(int):
+    on = False
+
+
+class Switch:
+    on = False
+
+
+REPLACED = (
+    (torch.Tensor.add, torch.Tensor.cumsum, lambda function, z: function(z, 0)),
+    (operator.methodcaller("add", 0), operator.methodcaller("cumsum", 0), lambda function, z: function(z)),
+    (torch.float32, torch.float64, lambda kind, z: centred(z) if kind == torch.float64 else z),
+    (torch.device("cpu"), torch.device("meta"), lambda device, z: centred(z) if device.type == "meta" else z),
+    (np.add, np.multiply, lambda function, z: centred(z) if function(3, 1) == 3 else z),
+    (Name("a"), Name("b"), lambda name, z: centred(z) if name == "b" else z),
+    (str.upper, str.lower, lambda function, z: centred(z) if function("B") == "b" else z),
+)
+
+
+def things_that_nothing_refers_to_weakly():
+    said = []
+    for first, later, mix in REPLACED:
+        said += fit(Asking(first, mix), before=after(3, lambda model, later=later: setattr(model, "value", later)))
+    return said
+
+
+TABLE = {"on": False}
+LEVEL, SWITCHES, GET = Level(0), np.array([Switch(), None], dtype=object), TABLE.get
+
+
+def flags_within_values_of_python_and_numpy():
+    LEVEL.on = SWITCHES[0].on = TABLE["on"] = False
+    kinds = (
+        (lambda: LEVEL.on, lambda: setattr(LEVEL, "on", True)),
+        (lambda: SWITCHES[0].on, lambda: setattr(SWITCHES[0], "on", True)),
+        (lambda: GET("on"), lambda: TABLE.update(on=True)),
+    )
+    said = []
+    for asks, on in kinds:
+        model = Asking(None, lambda _, z, asks=asks: centred(z) if asks() else z)
+        said += fit(model, before=after(3, lambda _, on=on: on()))
+    return said
+
+
+class Counting(Net):
+    """Counts on its class, as registries and statistics do."""
+
+    calls = ticks = 0
+
+    @classmethod
+    def tick(cls):
+        cls.ticks += 1
+
+    def forward(self, x):
+        type(self).calls += 1
+        z = torch.tanh(self.first(x))
+        return self.last(centred(z) if Counting.calls > 3 else z)
+
+
+def counters_on_a_class():
+    Counting.calls = Counting.ticks = 0
+    model = Counting()
+    said = fit(model, before=lambda model, step: model.tick())
+    del type(model).ticks
+    return [*said, float(Counting.calls), float(hasattr(Counting, "ticks"))]
+
+
+class Observing(Net):
+    """Its observer is switched on later; a kernel looks at that, and no code of Python's."""
+
+    def __init__(self):
+        super().__init__()
+        self.observer = quantization.FusedMovingAvgObsFakeQuantize().float()
+        self.observer.apply(quantization.disable_observer)
+        self.observer.apply(quantization.disable_fake_quant)
+
+    def forward(self, x):
+        return self.last(self.observer(self.first(x).float()).to(x.dtype))
+
+
+def an_observer_that_is_switched_on_later():
+    def switch(model, step):
+        if step == 2:
+            model.apply(quantization.enable_observer)
+        if step == 3:
+            model.apply(quantization.enable_fake_quant)
+
+    return [round(value, 4) for value in fit(Observing(), before=switch)]  # kernels of float32
+
+
+def rebuilt(sizes, state):
+    layer = Drawing(*sizes)
+    layer.layer.load_state_dict(state)
+    return layer
+
+
+class Drawing(nn.Module):
+    """Draws a seed of its own when it is made, and is copied by being made anew, as the layers of Keras are."""
+
+    def __init__(self, *sizes):
+        super().__init__()
+        self.layer, self.seed = nn.Linear(*sizes), random.randint(1, 10**9)
+
+    def __reduce__(self):
+        return rebuilt, ((self.layer.in_features, self.layer.out_features), self.layer.state_dict())
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def layers_that_draw_when_they_are_copied():
+    torch.manual_seed(0)
+    random.seed(0)
+    said = fit(Drawing(4, 3))
+    return [*said, random.random(), torch.rand(1).item()]

@@ -39,6 +39,8 @@ def observed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if any(isinstance(value, BatchTensor) for value in (*rest, *kwargs.values())):
         return NotImplemented
     observer_on, *others = rest
+    if (seen := World.get().observation) is not None:
+        seen.forbid_split("its forward observes extremes in a kernel, by flags that change later")
     if not observer_on.is_cpu or observer_on:  # a device is not waited for
         pair = _extremes(batch)
         if pair is None:
