@@ -291,6 +291,35 @@ def test_the_report_says_what_part_of_the_work_is_split(said):
     assert "so at most 1." in matches
 
 
+class AfterSums(nn.Module):
+    """Layers of torch's behind what is computed of all rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 32), nn.Linear(32, 4)
+
+    def forward(self, x):
+        return self.last(self.first(x.cumsum(0)).relu())
+
+
+def share_of_layers():
+    ddp_patch.disable()
+    ddp_patch.enable(report=True)
+    model = AfterSums()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in DataLoader(TensorDataset(torch.randn(48, 6), torch.randint(0, 4, (48,))), 8):
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return str(ddp_patch.report())
+
+
+def test_layers_behind_what_all_rows_are_needed_for_compute_rows(ranks):
+    for report in ranks.call(share_of_layers, 2).ok().results:
+        assert "AfterSums (356 parameters): 100.0 % of its products" in report
+
+
 class MatchesEarlier(Layer):
     def forward(self, x):
         return self.linear(x).cumsum(0)  # told

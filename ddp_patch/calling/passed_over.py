@@ -27,16 +27,17 @@ def is_torch_layer(module: nn.Module) -> bool:
     return not module._modules and swap.original_class(module).__module__.startswith("torch.nn.")
 
 
-def is_passed_over(call: Call, is_inner: bool, items: int | None) -> bool:
+def is_passed_over(call: Call, is_inner: bool, rows: int | None) -> bool:
     """Tell calls that are passed over: their modules are known.
 
     Args:
         call: of some module.
         is_inner: a forward makes it that runs as written.
-        items: if that is given lists with an entry for each row, how many entries.
+        rows: of the batch, or entries of the lists that this is given. What a function computed of the whole, as a sum
+            along the rows, is plain, and is dealt to the layer behind it.
     """
     is_known = is_torch_layer(call.module) if is_inner else is_data_parallel(call.module)
-    return is_known and (items is None or not are_plain(call.leaves, items))
+    return is_known and (rows is None or not are_plain(call.leaves, rows))
 
 
 def is_under_transform() -> bool:

@@ -98,7 +98,7 @@ class Replicas:
         if not call.holds_tensors:
             return False
         is_hooked = is_inner and self.hooks.need_whole(call.module)
-        if not is_hooked and is_passed_over(call, is_inner, self.forwards.items):
+        if not is_hooked and is_passed_over(call, is_inner, self.forwards.items or (self.rows if is_inner else None)):
             return False
         is_owner = not self.trained.ids().isdisjoint(map(id, call.module.parameters()))
         return (is_owner or is_hooked) and not is_under_transform() and not is_of_one_rank(self._world, call.module)

@@ -299,7 +299,12 @@ def tensors_of_a_class_with_methods_of_its_own():
         loss.backward()
         optimizer.step()
         predicted = x.as_subclass(Noise).argmax(1)
-        said += [loss.item(), (predicted == y).sum().item(), (predicted != y).sum().item(), predicted.eq(y).sum().item()]
+        said += [
+            loss.item(),
+            (predicted == y).sum().item(),
+            (predicted != y).sum().item(),
+            predicted.eq(y).sum().item(),
+        ]
     return said
 
 

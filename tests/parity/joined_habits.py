@@ -467,3 +467,14 @@ def pieces_of_several_types():
         w = torch.cat([y[:, None].expand(-1, 2), y.view(-1, 1).repeat(1, 2)])
         said += [*z.tolist(), *both(w.double()), str(z.dtype) == "torch.float64", str(w.dtype) == "torch.int64"]
     return said
+
+
+def rows_in_the_middle_that_are_flattened_and_come_apart():
+    said = []
+    for x, _ in data(6, n=30):
+        for times, factor in ((1, 2), (2, 1), (3, 2), (4, 2)):
+            z = torch.stack([x.view(len(x), factor, -1) * (time + 1) for time in range(times)])
+            flat = z.contiguous().view(-1, z.size(3)).softmax(-1)
+            for back in (flat.view(times, len(x), factor, -1), flat.view(times, -1, 4), flat.view(times * 2, -1)):
+                said.append((back * torch.arange(back.numel()).view(back.shape)).sum().item())
+    return said

@@ -37,9 +37,11 @@ def follow(shape: Sequence[int], layout: Layout, new_shape: Sequence[int]) -> La
 
 
 def _unrepeated(layout: Layout, new_shape: Sequence[int], dim: int) -> Layout | None:
-    """``[T*B] -> [T, B]`` and ``[2*B] -> [2, B]``, where that is how the batch was joined."""
-    times, rest = divmod(layout.total, math.prod(new_shape[dim + 1 : dim + 2]))
-    return layout.unrepeated(times, dim + 1) if times == new_shape[dim] and not rest else None
+    """``[T*B] -> [T, B]``, ``[T*B*F] -> [T, B, F]`` and ``[2*B] -> [2, B]``, where that is how the batch was joined."""
+    times, rows = new_shape[dim], math.prod(new_shape[dim + 1 : dim + 2])
+    factor, rest = divmod(layout.total, times * rows)
+    each = layout.unrepeated(times, dim + 1) if factor and not rest else None
+    return each if each is None or factor == 1 else each.divided(factor, dim + 1)
 
 
 def _resized(layout: Layout, size: int, dim: int) -> Layout | None:
