@@ -17,7 +17,7 @@ from typing import Any
 from .scripts_code import is_generated
 
 MARK = "_ddp_patch_original"  # in the new class, names the old one
-_IS_MADE = "_ddp_patch_is_made"  # in the new class, once it is ready
+_IS_MADE = "__ddp_patch_is_made__"  # in the new class, once it is ready; such names are of no interest to walks
 _TRUSTED = {"torch", *sys.stdlib_module_names}  # ABCMeta keeps a table for each class, torch.jit's the methods
 _HEARS = "__init_subclass__"
 _class = vars(object)["__class__"]  # the slot itself: the twin hides it behind a property
