@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .walk import Walk
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_MOST_ITEMS = 1024  # of a container, whose items are walked; those of a longer one are told by identity
+MOST_ITEMS = 1024  # of a container, whose items are walked; those of a longer one are told by identity
 
 
 def _sequence(walk: Walk, thing: Iterable[Any], depth: int) -> Any:
@@ -37,7 +37,7 @@ def _mapping(walk: Walk, thing: dict[Any, Any], depth: int) -> Any:
 
 def _item(walk: Walk, container: Any) -> Callable[[Any, int], Any]:
     """Give what walks the items of a container: those of a long one, as a lexicon, are told by identity."""
-    if len(container) <= _MOST_ITEMS:
+    if len(container) <= MOST_ITEMS:
         return walk.over
     return lambda item, _: (type(item), item if type(item) in PLAIN else id(item))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import enum
 import functools
+import itertools
 import sys
 import types
 from collections.abc import Callable, Hashable, Iterator
@@ -82,7 +83,8 @@ class Walk:
             return referring.used_up(self, thing)
         # Asked of its class: what is asked of a thing itself may run its ``__getattr__``.
         if hasattr(type(thing), "tobytes") and (numbers := self.standing.numbers_in(thing)) is not None:
-            items = getattr(thing, "flat", ()) if getattr(getattr(thing, "dtype", None), "hasobject", False) else ()
+            has_objects = getattr(getattr(thing, "dtype", None), "hasobject", False)
+            items = itertools.islice(thing.flat, containers.MOST_ITEMS) if has_objects else ()
             return numbers, *(self.over(item, depth + 1) for item in items)
         return self.instance(thing, depth + 1)
 
