@@ -70,7 +70,8 @@ def study(function: Any, args: tuple[Any, ...], seen: Observation, world: World)
             if isinstance(leaf, BatchTensor):
                 full_tensor(leaf)  # which it gets in this call; and what is tried of it needs no other rank
     if name := reached_parameters(function):
-        seen.forbid_split(f"{function.__name__} reaches parameters that it is not given (by {name!r})")
+        why = f"{function.__name__} reaches parameters that it is not given (by {name!r}), and may write to them"
+        seen.forbid_split(why, f"Pass them: {function.__name__}.apply(..., weight)")
         return []
     with seen.preserving_state(function):
         layouts = _where_rows_lie(function, args, seen, world)
