@@ -40,7 +40,7 @@ class DealtTensors:
     def __init__(self) -> None:
         """Begin before anything was dealt."""
         self._sum = 0
-        self._has_any = False
+        self.has_any = False  # some plain tensor was dealt
         self._only_integers = False  # floats were seen to differ by rounding, as accelerators' do
         self._latest: collections.deque[tuple[str, Tensor]] = collections.deque(maxlen=_KEPT)
         self._told: Tensor | None = None
@@ -74,7 +74,7 @@ class DealtTensors:
         """The call is over: count what it was given, but for what it wrote to, which may have held anything."""
         for name, tensor, before, sample in self._given:
             if version(tensor) == before:
-                self._has_any = True
+                self.has_any = True
                 self._latest.append((name, sample))
                 self._sum = _checksum(sample, self._sum)
         self._given.clear()
@@ -87,14 +87,14 @@ class DealtTensors:
             size: of the world.
         """
         kind = _KINDS.get(place.dtype)
-        if self._has_any and place.device.type == "cpu" and kind is not None and size <= _MOST_RANKS:
+        if place.device.type == "cpu" and kind is not None and size <= _MOST_RANKS:
             parts = [(self._sum >> (_BITS * part)) % 2**_BITS for part in range(_PARTS)]
             numbers = kind.pack(*parts, *(part * part for part in parts))
             ctypes.memmove(place.data_ptr(), numbers, len(numbers))
 
     def arrived(self, means: Tensor) -> None:
         """Take what the ranks told: as ``write`` wrote it, averaged."""
-        if self._has_any and means.device.type == "cpu" and means.dtype in _KINDS:
+        if means.device.type == "cpu" and means.dtype in _KINDS:
             self._told = means
 
     def check(self, world: World) -> None:

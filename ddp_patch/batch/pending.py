@@ -17,6 +17,10 @@ from ..errors import BatchError
 from .world import World
 
 _LONGEST = 64  # functions between what a model returned and a loss
+# A quotient of two numbers of these, which has at least twice their digits and two more before it is rounded to one, is
+# the one that is rounded at once (Figueroa, "When is double rounding innocuous?", 1995); one of doubles is a double's.
+_DIVIDED_AS_FLOATS = frozenset({torch.float32, torch.float64})
+_EXACT = 2.0**24  # the largest whole number up to which each is a float
 
 
 class PendingReduction:
@@ -36,18 +40,22 @@ class PendingReduction:
             dtype: of the value, if narrower than that of the sum.
         """
         self.dtype = dtype or partial.dtype
-        parts = [partial.detach()] if count is None else [partial.detach(), count.detach().to(partial.dtype)]
-        self.part = torch.stack(parts)
+        part = partial.detach()
+        # A sum of floats and a count make two floats; both in one step.
+        self.part = part.view(1).clone() if count is None else torch.stack([part, count.detach()])
         self.expected = divisor
         self.of: Any = None  # the node of what it was computed of, until it is summed
         self.assumed = False  # a backward went on with the expected divisor
         self._tie: Any = None  # the node that it left a model through
         self._divisor: float | Tensor | None = divisor if count is None else None
         self._sum: Tensor | None = None
+        self._numbers: list[Any] | None = None  # likewise, where a look at them waits for no device
 
     def arrived(self, total: Tensor) -> None:
         """Take the sum of all ranks' parts, which travelled with something else."""
         self._sum = total
+        if total.device.type == "cpu":
+            self._numbers = total.tolist()
         self.let_go()
 
     @property
@@ -77,6 +85,15 @@ class PendingReduction:
         value = total[0] if isinstance(divisor, int) and divisor == 1 else total[0] / divisor
         return value.to(self.dtype)
 
+    def write_to(self, place: Tensor) -> None:
+        """Write the value to a 0-dim tensor."""
+        if self._numbers is not None and self.dtype in _DIVIDED_AS_FLOATS:
+            divisor = self._numbers[1] if self._divisor is None else self._divisor
+            if isinstance(divisor, (int, float)) and 0 < divisor <= _EXACT:
+                place.fill_(self._numbers[0] / divisor)  # Python's quotient, rounded once more, is the tensors' own
+                return
+        place.copy_(self.wait())
+
     def _summed(self) -> Tensor | None:
         """Give the sum of all ranks' parts; None in a trial that does not ask for it."""
         if self._sum is None and World.current is None and not World.is_child:
@@ -99,7 +116,7 @@ class PendingReduction:
             return self.expected
         total = self._summed()
         assert total is not None
-        return total[1]
+        return total[1] if self._numbers is None else self._numbers[1]
 
     @property
     def source(self) -> Any:
@@ -176,6 +193,10 @@ class Derived:
         meet(self.reductions)
         value: Tensor = self._func(*map(_awaited, self._operands))
         return value
+
+    def write_to(self, place: Tensor) -> None:
+        """Write the value to a 0-dim tensor."""
+        place.copy_(self.wait())
 
 
 def _way_of(node: Any) -> Any:

@@ -6,8 +6,7 @@ with the gradients of its backward.
 
 from __future__ import annotations
 
-import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from .likeness import LikeTensor
 from .loss_arithmetic import IN_PLACE, MULTIPLES, SUMS
 from .nodes import named_after
 from .pending import Derived, PendingReduction, distinct, meet
-from .transforms import is_transformed, outside_transforms
+from .transforms import in_compiled_code, is_transformed, outside_transforms
 from .versions import of_no_class
 from .world import World
 
@@ -180,17 +179,12 @@ def pending_reduction(
     reduction.of = rows.grad_fn if rows is not None and partial.requires_grad else None
     is_sum = isinstance(divisor, int) and divisor == 1
     value: Tensor = named_after(partial, _Pending, is_mean=not is_sum, instead=node)(partial, reduction)
-    if _in_compiled_code():
+    if in_compiled_code():  # it takes no tensor that changes its class
         value.detach().copy_(reduction.wait())
         return value
     if world.tape is not None:
         world.tape.summed(value, partial, divisor, count, rows, dtype, node)
     return stand_for(value, reduction)
-
-
-def _in_compiled_code() -> bool:
-    """Tell whether TorchDynamo (torch 2.13) goes on with what comes back: it takes no tensor that changes its class."""
-    return "torch._dynamo" in sys.modules and callable(torch._C._dynamo.eval_frame.get_eval_frame_callback())
 
 
 def passed_on(value: PendingTensor, tied: Tensor) -> None:
@@ -201,7 +195,8 @@ def passed_on(value: PendingTensor, tied: Tensor) -> None:
 
 def _wait_for_all(losses: list[Any]) -> None:
     if len(losses) > 1:
-        with _looked_at():
+        seen = None if World.current is None else World.current.observation
+        with nullcontext() if seen is None else seen.paused():  # as in ``_settle``
             meet(distinct(loss._reduction.reductions for loss in losses))
     for loss in losses:
         if isinstance(loss, PendingTensor):  # given twice, it has arrived
@@ -212,26 +207,28 @@ def wait_for(value: Tensor) -> None:
     """Turn a pending tensor into the plain one that it stands for."""
     with torch._C.DisableTorchFunctionSubclass():
         is_inference = value.is_inference()
-    if not is_inference and not torch.is_inference_mode_enabled():
-        _settle(value)
-        return
-    with torch.inference_mode(is_inference):
+    if is_inference or torch.is_inference_mode_enabled():
+        with torch.inference_mode(is_inference):
+            _settle(value)
+    else:
         _settle(value)
 
 
 def _settle(value: Tensor) -> None:
-    with _looked_at():
-        total = value.__dict__["_reduction"].wait()  # if that fails, it goes on waiting
-        del value.__dict__["_reduction"]
-        value.__class__ = Tensor
-        # Nobody has saved the tensor for a backward: every function waits before it looks.
-        value.detach().copy_(total)
+    if World.current is not None and (seen := World.current.observation) is not None:
+        with seen.paused():  # rows have the sum of a loss exactly as well
+            _write(value)
+    else:
+        _write(value)
 
 
-def _looked_at() -> AbstractContextManager[None]:
-    """Surround the sum of a loss, which rows have exactly as well."""
-    seen = None if World.current is None else World.current.observation
-    return nullcontext() if seen is None else seen.paused()
+def _write(value: Tensor) -> None:
+    with torch._C.DisableTorchFunctionSubclass():
+        place = value.detach()
+    # Nobody has saved the tensor for a backward: every function waits before it looks.
+    value.__dict__["_reduction"].write_to(place)  # if that fails, it goes on waiting
+    del value.__dict__["_reduction"]
+    value.__class__ = Tensor
 
 
 def root_of(value: Any) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._C import _get_dispatch_mode, _TorchDispatchModeKey  # torch 2.13
 from torch._C._functorch import (  # torch 2.13
@@ -39,6 +41,11 @@ def is_transformed() -> bool:
         or proxy_mode() is not None
         or fake_mode() is not None
     )
+
+
+def in_compiled_code() -> bool:
+    """Tell whether TorchDynamo (torch 2.13) goes on with what comes back."""
+    return "torch._dynamo" in sys.modules and callable(torch._C._dynamo.eval_frame.get_eval_frame_callback())
 
 
 @contextmanager

@@ -115,7 +115,7 @@ class BackwardPasses:
         # Of a sum of losses, only a part of the gradients would have to be corrected.
         counted = None if reduction is None else reduction.multiple_of
         parts = [] if reduction is None or counted is not None else reduction.reductions
-        if any(part.has_count and part.is_open for part in parts):
+        if parts and any(part.has_count and part.is_open for part in parts):
             meet(parts)  # each would be waited for, one by one
         assumed = None
         if all_leaves and counted is not None and counted.has_count:

@@ -43,6 +43,7 @@ class Flags:
         if with_buckets:
             dtype, device = torch.promote_types(parameters[0].dtype, dtype), parameters[0].device
         self._sent = torch.ones(len(parameters) + _ROOM + DEALT, dtype=dtype, device=device)  # what is sent
+        self._size = torch.tensor(world.size, dtype=dtype, device=device)
         self._used, self._room, self._dealt = self._sent.split([len(parameters), _ROOM, DEALT])
         if with_buckets:
             self.parameter = nn.Parameter(torch.zeros_like(self._sent))
@@ -64,8 +65,9 @@ class Flags:
             self._used.fill_(1)
         elif self._lacks is not None and self._lacks != before:  # nearly always as in the last step
             self._used.copy_(self._used.new_tensor(self._lacks))
-        sent = self._sent
-        self._world.dealt.write(self._dealt, self._world.size)
+        sent, dealt = self._sent, self._world.dealt
+        if dealt.has_any:
+            dealt.write(self._dealt, self._world.size)
         if self.parameter is None:
             self._total = self._world.all_reduce(sent.clone())
             return False
@@ -74,7 +76,11 @@ class Flags:
             if part.numel() <= _ROOM and torch.promote_types(part.dtype, sent.dtype) == sent.dtype:
                 self._loss = loss, part
                 # A loss may be on another device than the parameters. DDP averages.
-                self._room[: part.numel()].copy_(part).mul_(self._world.size)
+                place = self._room[: part.numel()]
+                if part.dtype == sent.dtype and part.device == sent.device:
+                    torch.mul(part, self._size, out=place)
+                else:
+                    place.copy_(part).mul_(self._world.size)
         set_grad(self.parameter, None)
         # The engine copies what somebody still holds.
         _engine.run_backward((self.parameter,), (sent,), False, False, (), allow_unreachable=True, accumulate_grad=True)
@@ -86,8 +92,9 @@ class Flags:
         total, riding, count = self._total, self._loss, len(self._parameters)
         self._total = self._loss = None
         assert total is not None
-        means = total[-DEALT:] if self.parameter is not None else total[-DEALT:] / self._world.size
-        self._world.dealt.arrived(means)
+        if self._world.dealt.has_any:
+            means = total[-DEALT:] if self.parameter is not None else total[-DEALT:] / self._world.size
+            self._world.dealt.arrived(means)
         if riding is not None:
             loss, part = riding
             arrived = torch.narrow_copy(total, 0, count, part.numel())  # DDP may write there

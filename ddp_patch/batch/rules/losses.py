@@ -89,7 +89,7 @@ def class_loss(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if whole is not None and not (weight is not None and weight.requires_grad):  # every rank can count them
         count = _counted(whole, arguments["ignore_index"], weight).to(loss.dtype)
         return pending_reduction(loss, count, rows=local["input"], dtype=narrow)
-    count = _counted(target, arguments["ignore_index"], local["weight"]).to(loss.dtype)
+    count = _counted(target, arguments["ignore_index"], local["weight"])
     if weight is None:
         with torch._C.DisableTorchFunctionSubclass():
             expected = arguments["target"].numel()
@@ -103,7 +103,8 @@ def class_loss(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _counted(target: Tensor, ignored: int, weight: Tensor | None) -> Tensor:
     """How many targets are not to be ignored, or the weights of their classes."""
-    target = target.long()  # torch takes bytes as well
+    if target.dtype is not torch.int64:
+        target = target.long()  # torch takes bytes as well
     kept = target != ignored
     return kept.sum() if weight is None else (weight[target.where(kept, 0)] * kept).sum()
 
@@ -111,9 +112,11 @@ def _counted(target: Tensor, ignored: int, weight: Tensor | None) -> Tensor:
 def _widen(local: dict[str, Any], names: tuple[str, ...]) -> torch.dtype | None:
     """Compute half-precision losses in float, since the sum of a batch overflows; gives the dtype to go back to."""
     narrow = local["input"].dtype
+    if narrow.itemsize >= 4:
+        return None
     operands = {name: local[name] for name in names if isinstance(local.get(name), Tensor)}
     floats = {name: value for name, value in operands.items() if value.is_floating_point()}
-    if narrow.itemsize >= 4 or "input" not in floats or {value.dtype for value in floats.values()} != {narrow}:
+    if "input" not in floats or {value.dtype for value in floats.values()} != {narrow}:
         return None  # of several dtypes torch makes a wider one, or fails
     local.update({name: value.float() for name, value in floats.items()})
     # Autocast has all of these in float32, and gives it back.
@@ -123,11 +126,11 @@ def _widen(local: dict[str, Any], names: tuple[str, ...]) -> torch.dtype | None:
 def _with_reduction(func: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
     """Put ``reduction`` in the place of what stood for it before torch 1.0, of which torch warns."""
     averages, reduces = arguments.get("size_average"), arguments.get("reduce")
-    rest = {name: value for name, value in arguments.items() if name not in ("size_average", "reduce")}
-    if not _is_of_old(arguments):
+    if averages is None and reduces is None:
         if func is F.kl_div and arguments["reduction"] == "mean":
             func(torch.zeros(0), torch.zeros(0))  # it warns of its mean (torch 2.13)
-        return rest
+        return arguments
+    rest = {name: value for name, value in arguments.items() if name not in ("size_average", "reduce")}
     x, target = arguments["input"], arguments["target"]
     without_rows = [torch.zeros((0, *t.shape[1:]), dtype=t.dtype, device=t.device) for t in (x, target)]
     func(*without_rows, size_average=averages, reduce=reduces)

@@ -137,14 +137,20 @@ def _of_joined(targets: Tensor, lengths: Any, layout: Layout) -> Tensor | None:
 
 def layout_of_rows(*tensors: Tensor) -> Layout | None:
     """Give the layout of tensors that all have their rows in dimension 0; None if there is none."""
-    layouts = {tensor._layout for tensor in tensors if isinstance(tensor, BatchTensor)}
-    if len(layouts) != 1:
-        return None
-    layout = layouts.pop()
-    if layout.dim != 0:
+    layout: Layout | None = None
+    for tensor in tensors:
+        if isinstance(tensor, BatchTensor):
+            its = tensor._layout
+            if its.dim != 0 or not (layout is None or layout is its or layout == its):
+                return None
+            layout = its
+    if layout is None:
         return None
     with torch._C.DisableTorchFunctionSubclass():  # each carries the shape of the whole
-        return layout if all(tensor.shape[:1] == (layout.total,) for tensor in tensors) else None
+        for tensor in tensors:
+            if tensor.shape[:1] != (layout.total,):
+                return None
+    return layout
 
 
 def rows_of(tensor: Tensor, layout: Layout) -> Tensor:
