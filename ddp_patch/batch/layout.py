@@ -58,6 +58,7 @@ class Layout:
         return None if rows < size else cls.evenly(rows, dim, size)
 
     @classmethod
+    @functools.lru_cache(maxsize=1024)  # one for all batches of a size: equal at a glance
     def evenly(cls, rows: int, dim: int, size: int) -> Layout:
         """Deal rows likewise, though they may be too few."""
         return cls(_even_counts(rows, size), dim, rows)

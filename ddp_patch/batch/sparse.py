@@ -19,4 +19,4 @@ def note_sparse(weight: Tensor) -> None:
 
 def noted_sparse() -> list[Tensor]:
     """Give those that were noted."""
-    return list(_noted) if _noted else []
+    return list(_noted) if _noted.data else []  # torch 2.13: its length takes a step of Python more

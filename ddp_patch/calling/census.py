@@ -33,6 +33,7 @@ class ModuleContents:
         self.replaced = replaced
         self.layers = list(module.modules())
         self.parameters: list[nn.Parameter] = []
+        self.usual: Any = None  # the last call, if the next one may be like it
         self.is_looked_at = False  # calls of the module come to us by themselves
         self.is_substituted = False  # ``torch.func.functional_call`` runs it with tensors that are not its parameters
         self._filled: list[dict[str, Any]] = []  # the containers that hold something

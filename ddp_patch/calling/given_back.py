@@ -28,16 +28,16 @@ class _Number(int):
 class GivenBack:
     """The script's own tensors among the outputs of one call."""
 
-    def __init__(self, call: Call, passed: list[tuple[str, Any]]) -> None:
+    def __init__(self, given: list[tuple[str, Any]], passed: list[tuple[str, Any]]) -> None:
         """Note what the forward is given for them.
 
         Args:
-            call: as the script makes it.
-            passed: leaves of its arguments, as the forward gets them.
+            given: leaves of the arguments of a call, as the script makes it.
+            passed: the same, as the forward gets them.
         """
         self.own = [
             (own, its)
-            for (_, own), (_, its) in zip(call.leaves, passed, strict=True)
+            for (_, own), (_, its) in zip(given, passed, strict=True)
             if its is not own and type(own) is Tensor
         ]
         self._found: list[Tensor] = []

@@ -28,7 +28,6 @@ from ..calling.graph_roles import Roles
 from ..calling.graphs import Graphs
 from ..calling.local_arguments import LocalArgs, local_arguments
 from .agreed import agreed, muted
-from .argument_forms import forms_of, without_values
 from .call_forms import CallForm, FirstCall, Form
 from .code import names_in
 from .containers import PLAIN
@@ -39,6 +38,7 @@ from .stored_decisions import StoredDecisions, size_key
 from .trial_run import is_of_machine
 from .trial_verdict import SplitDecision
 from .unobserved import Unobserved
+from .usual_calls import usual
 
 
 class SplitDecisions(StoredDecisions):
@@ -53,6 +53,24 @@ class SplitDecisions(StoredDecisions):
         # module -> batch dimension by name and number of dimensions of an argument
         self._memory: weakref.WeakKeyDictionary[nn.Module, Any] = weakref.WeakKeyDictionary()
         self._roles: weakref.WeakKeyDictionary[nn.Module, Roles] = weakref.WeakKeyDictionary()  # in batches of graphs
+
+    def entered(
+        self, call: Call, contents: ModuleContents, rows: int | None, is_inner: bool, items: int | None
+    ) -> tuple[Call, LocalArgs | None, SplitDecision | None]:
+        """Give a call as it is carried out, how its arguments are cut, and the decision if it is like the last one.
+
+        Args:
+            call: of some module.
+            contents: of the module.
+            rows: as for ``cut``.
+            is_inner: a forward makes it that runs as written, not the script.
+            items: as for ``cut``.
+        """
+        if not is_inner:
+            if (found := usual(call, contents, self.fingerprints)) is not None:
+                return call, *found
+            call = self.dimensions.as_dealt(call)
+        return call, self.cut(call, rows, not is_inner, items), None
 
     def cut(self, call: Call, rows: int | None, is_scripts: bool, items: int | None = None) -> LocalArgs | None:
         """Cut a call's arguments to this rank's rows; None if nothing in them is a batch.
@@ -82,23 +100,6 @@ class SplitDecisions(StoredDecisions):
         self._memory.clear()
         self._roles.clear()
         self.dimensions.close()
-
-    def form(self, call: Call, local: LocalArgs, contents: ModuleContents) -> CallForm:
-        """What may decide how a call is carried out, but for the sizes of its tensors."""
-        state = self.fingerprints.of(call.module, contents)
-        arguments = forms_of(call, local, self.fingerprints.guards(call.module))
-        if self._takes_any_number(call):
-            arguments = without_values(arguments)
-        layout = local.layout
-        is_single = min(layout.counts) == 1
-        is_joined = bool(layout.pieces) or layout.order is not None
-        with_grad = torch.is_grad_enabled()
-        trained = contents.trainable
-        return CallForm(state, arguments, trained, with_grad, call.gathers_scalars, is_single, is_joined, layout.dim)
-
-    def _takes_any_number(self, call: Call) -> bool:
-        """Tell whether a call is of an autograd function that was not seen to look at numbers."""
-        return getattr(type(call.module), "stands_for_function", False) and not self._of(call.module).looks_at_numbers
 
     def _only_calculates(self, call: Call, seen: list[bool]) -> bool:
         """Tell whether a function does, on all ranks, and nothing in reach of it tells its numbers from others."""

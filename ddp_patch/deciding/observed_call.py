@@ -68,7 +68,7 @@ class ObservedCall:
         guards, self._generators = fingerprints.guards(call.module), fingerprints.generators(call)
         self.seen = observation(call, local_args.layout, lambda code: guards.noted([*leaves(arguments), ("", code)]))
         self._saved_arguments = SavedArguments(call, arguments)
-        self._given_back = GivenBack(call, leaves(arguments))
+        self._given_back = GivenBack(call.leaves, leaves(arguments))
         self.before = guards.noted(leaves(arguments))
         self._attributes = LayerAttributes(layers)
         self.outputs: Any = None  # what its forward returned, wrote to containers and left in attributes

@@ -5,17 +5,20 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..batch.world import World
 from ..calling.call_mode import CallMode
 from ..calling.calls import Call, described
+from ..calling.census import ModuleContents
 from ..calling.local_arguments import LocalArgs
-from .argument_forms import sizes_of
+from .argument_forms import forms_of, sizes_of, without_values
 from .call_forms import CallForm, Form, Forms
 from .fingerprint import Fingerprints
 from .guards import CHANGES_OUTSIDE
 from .trial_verdict import SplitDecision
+from .usual_calls import expected
 
 
 class StoredDecisions:
@@ -45,6 +48,43 @@ class StoredDecisions:
         if stored.holds_for_all_sizes:
             return stored.decision
         return stored.by_sizes.get(self._sizes(call, local, stored))
+
+    def form(self, call: Call, local: LocalArgs, contents: ModuleContents) -> CallForm:
+        """What may decide how a call is carried out, but for the sizes of its tensors."""
+        state = self.fingerprints.of(call.module, contents)
+        arguments = forms_of(call, local, self.fingerprints.guards(call.module))
+        if self._takes_any_number(call):
+            arguments = without_values(arguments)
+        layout = local.layout
+        is_single = min(layout.counts) == 1
+        is_joined = bool(layout.pieces) or layout.order is not None
+        with_grad = torch.is_grad_enabled()
+        trained = contents.trainable
+        return CallForm(state, arguments, trained, with_grad, call.gathers_scalars, is_single, is_joined, layout.dim)
+
+    def _takes_any_number(self, call: Call) -> bool:
+        """Tell whether a call is of an autograd function that was not seen to look at numbers."""
+        return getattr(type(call.module), "stands_for_function", False) and not self._of(call.module).looks_at_numbers
+
+    def looked_up(
+        self, call: Call, local: LocalArgs, contents: ModuleContents, is_outermost: bool
+    ) -> tuple[CallForm, SplitDecision | None]:
+        """Give the form of a call, and the decision on it if there is one."""
+        form = self.form(call, local, contents)
+        decision = self.lookup(call, local, form)
+        if is_outermost:
+            self.expect(call, contents, local, form, decision)
+        return form, decision
+
+    def expect(
+        self, call: Call, contents: ModuleContents, local: LocalArgs, form: CallForm, decision: SplitDecision | None
+    ) -> None:
+        """Expect further calls like one that was looked up."""
+        forms, contents.usual = self._of(call.module), None
+        stored = forms.entries.get(form)
+        if stored is not None and decision is not None:
+            sizes = None if stored.holds_for_all_sizes else self._sizes(call, local, stored)
+            contents.usual = expected(call, local, forms, form, sizes, decision)
 
     def _of(self, module: nn.Module) -> Forms:
         return self._forms.get(module) or self._forms.setdefault(module, Forms())

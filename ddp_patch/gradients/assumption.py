@@ -41,12 +41,13 @@ class Assumption:
         self._hooks = hooks
         self._had_ignored = False  # a loss had targets to ignore
 
-    def begin(self, syncs: Iterable[GradientSync], reduction: PendingReduction) -> GradientSync | None:
+    def begin(self, syncs: Iterable[GradientSync], reduction: PendingReduction, source: Any) -> GradientSync | None:
         """Let a backward begin before the count is known, if that can be corrected.
 
         Args:
             syncs: of the models.
             reduction: the loss, with a count.
+            source: the node that the backward comes by.
 
         Returns:
             whose gradients it gives; None where the count is to be known first.
@@ -56,7 +57,7 @@ class Assumption:
         if self._world.looks_at_gradients or self._world.accelerated:
             return None  # to look at the true count would wait for the device; to sum it first does not
         for sync in syncs:
-            if sync.may_be_scaled(reduction.source) and not self._hooks.on_any(sync.all):
+            if sync.may_be_scaled(source) and not self._hooks.on_any(sync.all):
                 reduction.assumed = True
                 return sync
         return None

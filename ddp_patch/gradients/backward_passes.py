@@ -119,7 +119,7 @@ class BackwardPasses:
             meet(parts)  # each would be waited for, one by one
         assumed = None
         if all_leaves and counted is not None and counted.has_count:
-            assumed = self._assumption.begin(self._syncs, counted)
+            assumed = self._assumption.begin(self._syncs, counted, source)
         self.is_running, failed, begun = True, True, self._collectives()
         self._count += 1
         try:
@@ -168,8 +168,7 @@ class BackwardPasses:
             return 0
 
     def _count_buckets(self, sent: int) -> None:
-        size = sum([sync.bytes for sync in self._syncs if sync.was_reduced])
-        if size:
+        if size := sum([sync.bytes for sync in self._syncs if sync.is_armed and sync.was_reduced]):
             self._world.ledger.count("gradient bucket", size, sent)
 
     def _end(self, failed: bool, recorded: bool) -> None:

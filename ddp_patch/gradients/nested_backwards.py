@@ -6,7 +6,6 @@ the first such backward keeps its gradients apart, and from then on those of the
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +34,7 @@ class NestedBackwards:
         self._world = world
         self._syncs = syncs
         self._scale = scale
-        self._kept: weakref.WeakKeyDictionary[GradientSync, dict[int, Tensor]] = weakref.WeakKeyDictionary()
+        self._kept: dict[GradientSync, dict[int, Tensor]] = {}  # until the backward around them ends
 
     def run(self, run: Callable[..., None], roots: Any, kwargs: dict[str, Any]) -> None:
         """Run one.

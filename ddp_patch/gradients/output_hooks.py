@@ -66,7 +66,10 @@ class OutputHooks:
 
 def hook_alone(sync: Any, parameter_link: Tensor, inputs: Sequence[tuple[str, Any]], output: Tensor) -> Tensor:
     """Hook the rows of a forward's only output, which is no leaf: as ``OutputHooks`` does, in fewer steps."""
-    only_parameters = not any(isinstance(leaf, Tensor) and leaf.requires_grad for _, leaf in inputs)
+    only_parameters = True
+    for _, leaf in inputs:
+        if isinstance(leaf, Tensor) and leaf.requires_grad:
+            only_parameters = False
     with torch._C.DisableTorchFunctionSubclass():
         node = hook_output(sync, parameter_link, only_parameters, output)
     _visit_first(parameter_link, node)

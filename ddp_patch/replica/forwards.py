@@ -89,8 +89,10 @@ class Forwards(CallStack):
         if self._syncs_norms and compiled.is_used() and compiled.meets_in_norms(contents.layers):
             graph_breaks += compiled.BATCH_NORM
         buffer_writes = compiled.count_buffer_writes(contents.layers) if graph_breaks else None
-        containers = Containers((call.args, call.kwargs), (local.args, local.kwargs))
-        kept, given_back = KeptAttributes(contents.layers, decision.kept), GivenBack(call, local.leaves)
+        containers, kept, given_back = _NOTHING_ASIDE
+        if decision.kept or not local.is_of_batches_alone:
+            containers = Containers((call.args, call.kwargs), (local.args, local.kwargs))
+            kept, given_back = KeptAttributes(contents.layers, decision.kept), GivenBack(call.leaves, local.leaves)
         self.taken = kept.identities
         is_outermost = self._generators.enter_torch()
         self.computes_rows, self._bypass_depth, self.call_count = True, self._bypass_depth + 1, self.call_count + 1
@@ -170,7 +172,7 @@ class Forwards(CallStack):
         """
         batches = as_batches(call.args, call.kwargs, local)
         containers = Containers((call.args, call.kwargs), batches)
-        given_back, wrote = GivenBack(call, leaves(batches)), list[torch.Tensor]()
+        given_back, wrote = GivenBack(call.leaves, leaves(batches)), list[torch.Tensor]()
         with copying_writes_back(call.args, call.kwargs, batches, wrote):
             with self._world.telling_batch_sizes(tells_sizes):
                 result = call.with_arguments(*batches).as_written()
@@ -213,6 +215,10 @@ class Forwards(CallStack):
         if tensor.grad_fn is None or self._world.looks_at_gradients or not self.is_in_call:
             return False
         return comes_from(tensor, is_trained, _MOST_NODES)
+
+
+# Of what comes out of a forward beside its outputs, where it is given batches alone and keeps none.
+_NOTHING_ASIDE = Containers(((), {}), ((), {})), KeptAttributes((), ()), GivenBack([], [])
 
 
 def _run(call: Call, local: LocalArgs, replica: Replica | None) -> Any:

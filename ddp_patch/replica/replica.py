@@ -160,7 +160,8 @@ class Replica:
 
     def _is_to_be_tried(self) -> bool:
         """Tell whether DDP is to be built with other values, and no gradient is on its way."""
-        if self._built is None or not self._backwards.tuning.wants(self.module, self._built):
+        tuning = self._backwards.tuning
+        if not tuning.is_on or self._built is None or not tuning.wants(self.module, self._built):
             return False
         return self._schedule.is_at_start and self.sync is not None and not self.sync.has_pending_gradients
 

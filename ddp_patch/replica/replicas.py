@@ -53,9 +53,8 @@ class Replicas:
         self.hooks, self.census = module_hooks.HookCensus(), Census()
         self.decisions = SplitDecisions(world, options.batch_dims, self.census)
         self.replay = CallModeReplay()
-        self.forwards = Forwards(
-            world, self.generators, self.replay, self.decisions.fingerprints.noted, options.sync_batchnorm
-        )
+        noted = self.decisions.fingerprints.noted
+        self.forwards = Forwards(world, self.generators, self.replay, noted, options.sync_batchnorm)
         self._shares = WorkShares(world, self.forwards) if options.report else None
         self.watching = False  # every module call is looked at
         self.watch: Callable[[], None] = lambda: None  # begins to do so
@@ -135,15 +134,14 @@ class Replicas:
         return self.hooks.around(call, self._call, "force_eager" if self.forwards.intercept_depth else "default")
 
     def _call(self, call: Call) -> Any:
-        contents = self.census.of(call.module)
-        call = call if self.forwards.intercept_depth else self.decisions.dimensions.as_dealt(call)
-        local = self.decisions.cut(call, self.rows, self.forwards.intercept_depth == 0, self.forwards.items)
+        contents, is_inner = self.census.of(call.module), self.forwards.intercept_depth > 0
+        call, local, decision = self.decisions.entered(call, contents, self.rows, is_inner, self.forwards.items)
         if local is None:
             return self.forwards.on_whole(call) if self._shares is None else self._shares.without_batch(call)
         if contents.is_substituted:
             self._world.ledger.note(f"{described(call.module)}: functional_call computes the whole batch")
             return self.forwards.on_whole(call)
-        if self.forwards.intercept_depth:
+        if is_inner:
             return self._run(call, local, contents, None)[0]
         if contents.is_empty():
             self._world.ledger.on_whole[described(call.module)] = "parameters that hold no numbers yet: lazy or meta"
@@ -152,13 +150,15 @@ class Replicas:
         contents.is_looked_at = contents.is_looked_at or self._look_at(call.module)
         replica.prepare(contents if replica.module is call.module else self.census.of(replica.module))
         if self._shares is None:
-            result, is_hooked = self._run(call, local, contents, replica)
+            result, is_hooked = self._run(call, local, contents, replica, decision)
         else:
             with self._shares.counted(call.module, local.layout, lambda: self._news):
-                result, is_hooked = self._run(call, local, contents, replica)
+                result, is_hooked = self._run(call, local, contents, replica, decision)
         return result if is_hooked else replica.hook_outputs(result, call.leaves)
 
-    def _run(self, call: Call, local: LocalArgs, contents: ModuleContents, replica: Replica | None) -> tuple[Any, bool]:
+    def _run(
+        self, call: Call, local: LocalArgs, contents: ModuleContents, replica: Replica | None, decision: Any = None
+    ) -> tuple[Any, bool]:
         """Compute a call, and tell whether what comes out has the replica's hooks."""
         if self.hooks.inside(call.module, contents):
             self._world.looks_at_gradients |= self.hooks.look_at_gradients(call.module, contents)
@@ -173,17 +173,16 @@ class Replicas:
             if local.ambiguity:  # which a later call may tell, before this one is computed again
                 self.replay.pass_by(call.module, CallMode.BATCHES)
             return self.forwards.on_batches_with_interception(call, local), False
-        form = self.decisions.form(call, local, contents)
-        decision = self.decisions.lookup(call, local, form)
+        form: Any = None
+        if decision is None:
+            form, decision = self.decisions.looked_up(call, local, contents, replica is not None)
         how, recorded = self.replay.next_mode_of(call.module) if self.replay.is_on else (None, None)
         if is_first := how is None and decision is None:
             first = self._first(call, local, form)
             if first.has_run:
                 return first.result, False
             local, decision = first.local_args, first.decision
-        if how is None:
-            assert decision is not None
-            how = decision.mode
+        how = how or decision.mode
         decision = recorded or decision  # what its forward branches on may have changed since
         self.replay.record(call.module, how, decision)
         if how is CallMode.WHOLE:
@@ -201,6 +200,7 @@ class Replicas:
         result = self.forwards.on_rows(call, local, decision or _SEEN_ELSEWHERE, contents, replica)
         if result is not REQUIRES_FULLGRAPH:
             return result, not call.gathers_scalars
+        form = form or self.decisions.form(call, local, contents)
         self.decisions.withdraw(call, form, "torch.compile(fullgraph=True) lets no ranks meet in its forward")
         return self.forwards.on_batches_with_interception(call, local), False
 
