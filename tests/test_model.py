@@ -852,7 +852,7 @@ def calls_of_ours(layers=2):
 
 
 def test_a_step_takes_few_calls_of_python(ranks):
-    assert max(ranks.call(calls_of_ours, 2).ok().results) <= 280
+    assert max(ranks.call(calls_of_ours, 2).ok().results) <= 230
 
 
 def test_a_step_takes_no_calls_of_python_for_each_parameter(ranks):

@@ -28,6 +28,10 @@ class LikeTensor(type(Tensor)):  # type: ignore[misc]  # torch's metaclass has n
         is_like = other is Tensor or isinstance(other, LikeTensor)
         return is_like and is_of_model(sys._getframe(1).f_code.co_filename)
 
+    def __call__(cls, *args: Any, **kwargs: Any) -> Tensor:
+        """Make a tensor: ``type(x)(2, 3)`` is how scripts made one of the same type before torch 0.4."""
+        return Tensor(*args, **kwargs)
+
     __hash__ = type.__hash__
 
     def __repr__(cls) -> str:

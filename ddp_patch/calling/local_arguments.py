@@ -145,7 +145,7 @@ def _enter_with(
     def cut(name: str, leaf: Any) -> Any:
         if isinstance(leaf, BatchTensor):
             return to_local(leaf)
-        if not isinstance(leaf, Tensor):
+        if not isinstance(leaf, Tensor) or leaf.is_nested:  # which no function takes rows of (torch 2.13)
             return leaf
         key = (name, leaf.dim())
         if name not in batch_dims and key in memory:
@@ -213,7 +213,7 @@ def _of_plain_tensors(
 
     def cut(name: str, leaf: Any) -> Any:
         nonlocal clear, dealt
-        if not isinstance(leaf, Tensor):
+        if not isinstance(leaf, Tensor) or leaf.is_nested:
             return leaf
         if isinstance(leaf, nn.Parameter):
             return replicate(leaf)

@@ -341,3 +341,22 @@ def what_a_forward_returns_hides_an_argument():
         optimizer.step()
         said.append(loss.item())
     return said
+
+
+def noise_of_the_type_of_a_batch(like):
+    """As scripts made a tensor of the same type before torch 0.4."""
+    return -torch.log(-torch.log(type(like)(*like.shape).fill_(0.3)))
+
+
+def the_type_of_a_batch_is_called():
+    torch.manual_seed(1)
+    model, said = nn.Linear(6, 4), []
+    optimizer = SGD(model.parameters(), 0.1)
+    for (x,) in DataLoader(TensorDataset(torch.randn(32, 6)), batch_size=8):
+        logits = model(x)
+        loss = (logits + noise_of_the_type_of_a_batch(logits.data)).softmax(1)[:, 0].mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        said += [loss.item(), *type(x)([1.0, 2.0]).tolist(), type(loss)(3, 2).numel(), x.type(type(loss)).sum().item()]
+    return said

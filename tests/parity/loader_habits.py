@@ -1222,3 +1222,36 @@ def columns_with_a_class_for_each():
             optimizer.step()
             said += [loss.item(), (out.argmax(1) == y).double().mean().item(), x.double().std().item()]
     return said + everything(model)
+
+
+class NestedTexts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.last = nn.Embedding(12, 6), nn.Linear(6, 3)
+
+    def forward(self, x, weights=None):
+        summed = torch.nested.to_padded_tensor(torch.relu(self.words(x)), 0.0).sum(1)
+        return self.last(summed if weights is None else summed * weights)
+
+
+def nested_texts(rows):
+    return (
+        torch.nested.nested_tensor([text for text, _ in rows], layout=torch.jagged),
+        torch.tensor([label for _, label in rows]),
+    )
+
+
+def nested_tensors():
+    torch.manual_seed(1)
+    model = NestedTexts()
+    optimizer = SGD(model.parameters(), 0.1)
+    data = [(torch.randint(12, (3 + number % 4,)), number % 3) for number in range(20)]
+    said = []
+    for number, (x, y) in enumerate(DataLoader(data, 8, collate_fn=nested_texts)):
+        weights = None if number % 2 else y.double()[:, None] + 1  # a batch beside it
+        loss = F.cross_entropy(model(x, weights), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        said.append(loss.item())
+    return said + everything(model)
