@@ -86,7 +86,7 @@ def test_a_count_is_assumed_only_where_looking_at_it_costs_no_wait(accelerated):
     assumption = Assumption(world, SimpleNamespace(on_any=lambda parameters: False))
     sync = SimpleNamespace(may_be_scaled=lambda source: True, all=[])
     reduction = SimpleNamespace(has_count=True, expected=8.0, source=None, part=torch.empty(2))
-    assert assumption.begin([sync], reduction) is (None if accelerated else sync)
+    assert assumption.begin([sync], reduction, None) is (None if accelerated else sync)
 
 
 class Routed(nn.Module):

@@ -37,6 +37,11 @@ class HookCensus:
         self._between: dict[int, _Parts] = {}  # of modules that are called now
         self._calls_itself: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()  # by identity
 
+    def noted(self, name: Any) -> None:
+        """An attribute of some module was set: hooks that were put aside may be back."""
+        if name in _KINDS:
+            self.registered += 1
+
     def any_on(self, module: nn.Module) -> bool:
         """Tell whether a call of a module may come by hooks at all; asked in every step."""
         own = vars(module)

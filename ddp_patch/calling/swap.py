@@ -10,17 +10,18 @@ import inspect
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from .scripts_code import is_generated
 
-MARK = "_ddp_patch_original"  # in the new class, names the old one
+_MARK = "_ddp_patch_original"  # in the new class, names the old one
 _IS_MADE = "__ddp_patch_is_made__"  # in the new class, once it is ready; such names are of no interest to walks
 _TRUSTED = {"torch", *sys.stdlib_module_names}  # ABCMeta keeps a table for each class, torch.jit's the methods
 _HEARS = "__init_subclass__"
 _class = vars(object)["__class__"]  # the slot itself: the twin hides it behind a property
+_attributes: Callable[[type], Mapping[str, Any]] = vars(type)["__dict__"].__get__  # likewise
 
 
 def redirect_calls(
@@ -53,7 +54,7 @@ def redirect_calls(
         # The pickler compares obj.__class__ with the class that __reduce_ex__ names.
         "__class__": property(lambda self: original, reclass),
         "__reduce_ex__": _reduce_as_original,
-        MARK: original,
+        _MARK: original,
     }
     if is_generated(original):  # torch.fx gives the class another forward, and another ``__call__``
         attributes["recompile"] = _recompile_as_original
@@ -65,7 +66,8 @@ def redirect_calls(
 def _made(original: type, attributes: dict[str, Any]) -> type:
     """Make a class of which the author's metaclass is not told: it is what Python and torch make of one.
 
-    What the script sets on it, as ``type(self).calls += 1`` and methods of classes do, is set on the author's.
+    What the script sets on it, as ``type(self).calls += 1`` and methods of classes do, is set on the author's, and that
+    is what it finds in it: whoever replaces a method for a while asks whose it is before it is put back.
     """
     kind = next(base for base in inspect.getmro(type(original)) if base.__module__.partition(".")[0] in _TRUSTED)
     twin: type = kind.__new__(_handing_on(type(original)), original.__name__, (original,), attributes)
@@ -76,21 +78,29 @@ def _made(original: type, attributes: dict[str, Any]) -> type:
 
 @functools.cache
 def _handing_on(metaclass: Any) -> Any:
-    """Give a metaclass of classes that stand for others: what is set on them is set on these."""
+    """Give a metaclass of classes that stand for others: what is set on them is set on these, and theirs is found."""
+
+    def original(cls: type) -> Any:
+        found = _attributes(cls)
+        return found[_MARK] if _IS_MADE in found else None
 
     def set_on_original(cls: type, name: str, value: Any) -> None:
-        if _IS_MADE in vars(cls):
-            setattr(getattr(cls, MARK), name, value)
+        if (its := original(cls)) is not None:
+            setattr(its, name, value)
         else:
             metaclass.__setattr__(cls, name, value)
 
     def delete_on_original(cls: type, name: str) -> None:
-        if _IS_MADE in vars(cls):
-            delattr(getattr(cls, MARK), name)
+        if (its := original(cls)) is not None:
+            delattr(its, name)
         else:
             metaclass.__delattr__(cls, name)
 
+    def shown(slot: Any) -> property:
+        return property(lambda cls: slot.__get__(original(cls) or cls), lambda cls, value: slot.__set__(cls, value))
+
     attributes = {"__setattr__": set_on_original, "__delattr__": delete_on_original, "__module__": metaclass.__module__}
+    attributes |= {name: shown(vars(type)[name]) for name in ("__dict__", "__mro__", "__bases__")}
     return type(metaclass.__name__, (metaclass,), attributes)
 
 
@@ -114,22 +124,22 @@ def _unheard(original: type) -> Iterator[None]:
 
 def restore(instance: Any) -> None:
     """Give a swapped instance its class back."""
-    original = vars(type(instance)).get(MARK)
+    original = _attributes(type(instance)).get(_MARK)
     if original is not None:
         _class.__set__(instance, original)
 
 
 def original_class(instance: Any) -> type:
     """The class that the script's author wrote."""
-    return vars(type(instance)).get(MARK, type(instance))  # type: ignore[no-any-return]
+    return _attributes(type(instance)).get(_MARK, type(instance))  # type: ignore[no-any-return]
 
 
 @contextmanager
 def as_written(instances: Iterable[Any]) -> Iterator[None]:
     """Surround what asks for the class itself of swapped instances: ``type(x) is Net``."""
-    twins = [(instance, type(instance)) for instance in instances if MARK in vars(type(instance))]
+    twins = [(instance, type(instance)) for instance in instances if _MARK in _attributes(type(instance))]
     for instance, twin in twins:
-        _class.__set__(instance, getattr(twin, MARK))
+        _class.__set__(instance, getattr(twin, _MARK))
     try:
         yield
     finally:

@@ -27,6 +27,7 @@ from .given_numbers import NotingNumbers
 from .parameter_sums import OF_WHOLE, ParameterSums
 from .reached_parameters import reached_parameters
 from .trial_run import is_of_machine
+from .trial_writes import TrialWrites
 from .twins import Twins
 from .watched_numbers import only_calculates
 
@@ -70,14 +71,20 @@ def study(function: Any, args: tuple[Any, ...], seen: Observation, world: World)
             if isinstance(leaf, BatchTensor):
                 full_tensor(leaf)  # which it gets in this call; and what is tried of it needs no other rank
     if name := reached_parameters(function):
-        why = f"{function.__name__} reaches parameters that it is not given (by {name!r}), and may write to them"
-        seen.forbid_split(why, f"Pass them: {function.__name__}.apply(..., weight)")
-        return []
+        return _forbid(function, seen, f" (by {name!r}), and may write to them")
     with seen.preserving_state(function):
-        layouts = _where_rows_lie(function, args, seen, world)
+        before, layouts = TrialWrites(), _where_rows_lie(function, args, seen, world)
+        if before.undo(function.__name__):
+            layouts = _forbid(function, seen, ", and writes to them")
         with seen.paused():
             answers = [answer[0] for answer in world.share([repr(layouts)])]  # a rank may have met an error of its own
     return layouts if all(one == answers[0] for one in answers) else []
+
+
+def _forbid(function: Any, seen: Observation, how: str) -> list[Layout | None]:
+    why = f"{function.__name__} reaches parameters that it is not given{how}"
+    seen.forbid_split(why, f"Pass them: {function.__name__}.apply(..., weight)")
+    return []
 
 
 def dealt(result: Any, layouts: Sequence[Layout | None], args: tuple[Any, ...]) -> Any:

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from ..batch.tensor import BatchTensor
 from ..calling.scripts_code import is_torchs
-from ..calling.swap import MARK
 from ..structure import Opaque
 from .containers import PLAIN
 from .state_snapshot import StateSnapshot
@@ -190,4 +189,4 @@ class _Held:
 
 
 def _is_torchs(kind: type) -> bool:
-    return kind is object or (is_torchs(kind) and MARK not in vars(kind))
+    return kind is object or is_torchs(kind)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,11 +22,14 @@ from ..calling.graph_data import tensors_by_path
 from ..calling.graph_units import AnyRows, GraphRows
 from ..calling.kept_attributes import KeptAttributes, Place
 from ..calling.rows import Arguments, detached
-from ..generators import same_beside_torch, same_draws, same_states, state_of, states
+from ..generators import same_beside_torch, same_states, state_of, states
 from ..ledger import raised
 from .copies import trial_copy, varied_alike
 from .graph_forward import GraphForward, SpoiledForward
+from .isolation import isolated, keeping_activations
 from .tried_forward import TriedForward
+
+_WITHOUT_HOOKS = "yet support saved tensor"  # what torch.func.grad and its like say (torch 2.13)
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,23 @@ def run_both(
         NotTriedError: if one of them does not run.
         Exception: what the machine says, such as that it has no more memory.
     """
+    try:
+        return _run_both(module, whole, rows, seen, generators, row_runs)
+    except NotTriedError as error:
+        if _WITHOUT_HOOKS not in str(error):
+            raise
+    with keeping_activations():
+        return _run_both(module, whole, rows, seen, generators, row_runs)
+
+
+def _run_both(
+    module: nn.Module,
+    whole: Arguments,
+    rows: Arguments,
+    seen: Observation | None,
+    generators: Sequence[Any],
+    row_runs: AnyRows,
+) -> TrialRun:
     try:
         on_whole, on_rows = trial_copy(module), trial_copy(module)
     except Exception as error:  # deepcopy runs the author's code; the reason is reported
@@ -156,11 +175,14 @@ def _tried(module: nn.Module, batch: Iterator[Tensor], row_runs: AnyRows) -> Tri
 def _outputs_of(twin: nn.Module, places: Sequence[Place], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a copy, and give its outputs and what it wrote to containers and places, which then hold what they held."""
     containers, kept = Containers((args, kwargs), (args, kwargs)), KeptAttributes(list(twin.modules()), places)
+    flags = [(parameter, parameter.requires_grad) for parameter in twin.parameters()]
     try:
         with not_capturing():
             return kept.with_values(containers.with_writes(twin(*args, **kwargs)))
     finally:
         containers.put_back()
+        for parameter, flag in flags:  # which are the module's own; a forward may freeze some
+            parameter.requires_grad = flag
 
 
 def _raise_refused() -> None:
@@ -192,30 +214,3 @@ def is_of_machine(error: BaseException) -> bool:
     if isinstance(error, (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # torch 2.13, on the host
-
-
-@contextlib.contextmanager
-def isolated(generators: Sequence[Any] = ()) -> Iterator[list[str]]:
-    """Leave generators, standard output and errors as they were, and keep no activations.
-
-    Args:
-        generators: of the script's own.
-
-    Yields:
-        what was said, once it is over.
-    """
-    world, text = World.get(), io.StringIO()
-    before, world.muted_effects = world.muted_effects, []
-    said = world.muted_effects
-    with same_draws(generators) as draw_again:
-        # Gradients are on where they are on in the real call, since forwards ask; nothing is saved for a backward.
-        keep_nothing = torch.autograd.graph.saved_tensors_hooks(lambda saved: None, lambda packed: torch.empty(0))
-        try:
-            # Compiled code computes the same, and would be compiled for nothing.
-            eager = torch.compiler.set_stance("force_eager")
-            with keep_nothing, eager, contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
-                yield said
-        finally:
-            world.muted_effects = before
-            said += [line for line in text.getvalue().split("\n") if "\r" not in line]  # progress, which tells the time
-            draw_again()

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from .. import generators
 from ..batch.tensor import BatchTensor
 from ..calling.scripts_code import NAMESPACES, OURS, is_generated, is_own, is_scripts_code, is_torchs
-from ..calling.swap import MARK
 from . import containers, referring
 from .attribute_reads import ReachedCode
 from .code import ANY, content_of, is_empty, is_own_function, names_in, reads_any, resolved, slots_of
@@ -110,11 +109,9 @@ class Walk:
         return tuple(found)
 
     def kinds(self, layer: nn.Module, depth: int) -> list[Any]:
-        """Walk the classes of a layer, with the one that stands for the author's, which a script may write to."""
+        """Walk the classes of a layer, as its author wrote them."""
         kinds = [kind for kind in type(layer).__mro__ if kind is not object and not is_torchs(kind)]
-        # One of ours tells nothing, unless the script writes to it: that calls are heard of changes no forward.
-        ours = [content for kind in kinds if MARK in vars(kind) and (content := self._class(kind, depth + 1))]
-        return ours + [self._over(kind, depth) for kind in kinds if MARK not in vars(kind)]
+        return [self._over(kind, depth) for kind in kinds]
 
     def deeper(self) -> Iterator[Any]:
         """Walk what lay too deep, once the rest was walked."""
@@ -186,7 +183,7 @@ class Walk:
         for name, value in [*namespace.items()]:
             is_function = isinstance(value, types.FunctionType)
             is_ours = is_function and value.__code__.co_filename.startswith(OURS)
-            if is_ours or name in (MARK, *PYTHONS) or (name[:2] == "__" and not is_function):
+            if is_ours or name in PYTHONS or (name[:2] == "__" and not is_function):
                 continue
             if is_function and not is_scripts:
                 contents.append(self.over(value, depth))

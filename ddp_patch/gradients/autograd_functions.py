@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -51,7 +51,19 @@ class OutputHook(torch.autograd.Function):
 
 
 # Bound here so that the guarded door for the scripts' own autograd functions does not slow our own.
-touch_parameters: Callable[..., Tensor] = TouchParameters.apply
+_touch: Callable[..., Tensor] = TouchParameters.apply
+
+
+def touch_parameters(parameters: Sequence[Tensor]) -> Tensor:
+    """Give a value that depends on every parameter, also on those that a forward has frozen: DDP waits for these."""
+    frozen = [parameter for parameter in parameters if not parameter.requires_grad]
+    try:
+        for parameter in frozen:
+            parameter.requires_grad = True
+        return _touch(*parameters)
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad = False
 
 
 def hook_output(sync: Any, parameter_link: Tensor, only_parameters: bool, output: Tensor) -> Tensor:

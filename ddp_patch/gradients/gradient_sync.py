@@ -95,7 +95,7 @@ class GradientSync:
         if not forms:
             return output
         if self._parameter_link is None:
-            self._parameter_link = touch_parameters(*self.parameters)
+            self._parameter_link = touch_parameters(self.parameters)
         if is_alone:
             return output if output.is_leaf else hook_alone(self, self._parameter_link, inputs, output)
         return map_leaves(OutputHooks(self, self._parameter_link, [leaf for _, leaf in inputs], forms).of, output)

@@ -34,7 +34,8 @@ class OutputHooks:
         """
         self._given = {id(leaf) for leaf in inputs}
         only_parameters = not any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in inputs)
-        by_id = {id(form): form for form in forms if not form.is_leaf}  # each once, and alive
+        given = _memory_of(inputs)
+        by_id = {id(form): form for form in forms if not form.is_leaf and given.isdisjoint(_memory_of([form]))}
         shared = _memory_of_several(by_id)
         with torch._C.DisableTorchFunctionSubclass():  # a loss stays pending
             bases = {key: hook_output(sync, parameter_link, only_parameters, base) for key, base in shared.items()}
@@ -49,7 +50,7 @@ class OutputHooks:
             _visit_first(parameter_link, hooked[0])
         for form, node in zip(by_id.values(), hooked, strict=True):
             _stand_in(node, form)
-        self._kept = by_id
+        self._kept = by_id  # alive
         self._hooked = dict(zip(by_id, hooked, strict=True))
 
     def of(self, leaf: Any) -> Any:
@@ -66,11 +67,13 @@ class OutputHooks:
 
 def hook_alone(sync: Any, parameter_link: Tensor, inputs: Sequence[tuple[str, Any]], output: Tensor) -> Tensor:
     """Hook the rows of a forward's only output, which is no leaf: as ``OutputHooks`` does, in fewer steps."""
-    only_parameters = True
-    for _, leaf in inputs:
-        if isinstance(leaf, Tensor) and leaf.requires_grad:
-            only_parameters = False
+    only_parameters, base = True, output._base
     with torch._C.DisableTorchFunctionSubclass():
+        for _, leaf in inputs:
+            if isinstance(leaf, Tensor) and leaf.requires_grad:
+                if output is leaf or (base is not None and (base is leaf or base is leaf._base)):
+                    return output  # in the memory of an argument: what is written to one is written to the other
+                only_parameters = False
         node = hook_output(sync, parameter_link, only_parameters, output)
     _visit_first(parameter_link, node)
     _stand_in(node, output)
@@ -100,6 +103,14 @@ def _retain_as_it_is(node: Tensor) -> None:
         node.retain_grad()
     finally:
         world.rules_at_work -= 1
+
+
+def _memory_of(values: list[Any]) -> set[int]:
+    """Tell tensors and what they are views of, by identity. What is written to one of them is written to all."""
+    forms = [form for value in values for form in (value.forms if isinstance(value, BatchTensor) else [value])]
+    with torch._C.DisableTorchFunctionSubclass():
+        tensors = [form for form in forms if isinstance(form, Tensor)]
+        return {id(its) for form in tensors for its in (form, form._base) if its is not None}
 
 
 def _memory_of_several(forms: dict[int, Tensor]) -> dict[int, Tensor]:

@@ -16,6 +16,7 @@ def _set_attribute(session: Session, wrapped: Any, instance: nn.Module, args: Ar
     before = _stored(instance, args[0])
     wrapped(*args, **kwargs)
     session.replicas.census.noted(args[0])
+    session.replicas.hooks.noted(args[0])
     if (seen := session.world.observation) is not None:
         seen.note_attribute(args[1])
     _noted(session, instance, args[0], before, args[1])

@@ -13,7 +13,7 @@ from ..batch.wholes import whole_arguments
 from ..batch.world import World
 from ..calling.rows import detached
 from ..deciding.copies import trial_copy
-from ..deciding.trial_run import isolated
+from ..deciding.isolation import isolated
 from ..deciding.tried_forward import TriedForward
 from ..errors import BatchError
 from ..structure import leaves, map_leaves

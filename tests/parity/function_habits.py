@@ -1,5 +1,6 @@
 """Loops with autograd functions of the author's own, which batches reach in forwards that keep state, and outside."""
 
+import argparse
 import math
 
 import torch
@@ -837,5 +838,71 @@ def functions_that_write_to_weights_which_they_are_not_given():
             loss.backward()
             optimizer.step()
             said += [loss.item(), float(how == "seen" and model.weight.seen.norm())]
+        said += everything(model)
+    return said
+
+
+class ByHelpers(torch.autograd.Function):
+    """Gives a weight that it comes to by helpers, classes and objects its gradient, or takes a step with it."""
+
+    how, weight, held = "", None, None
+
+    @staticmethod
+    def forward(ctx, h):
+        ctx.save_for_backward(h)
+        ctx.reached = ByHelpers.weight
+        return h @ ByHelpers.weight.detach()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (h,) = ctx.saved_tensors
+        back, own = grad @ ByHelpers.weight.detach().t(), h.t() @ grad
+        if ByHelpers.how == "by a helper":
+            accumulate(ByHelpers.weight, own)
+        elif ByHelpers.how == "by its context":
+            accumulate(ctx.reached, own)
+        elif ByHelpers.how == "by an object":
+            accumulate(ByHelpers.held["of"][0].weight, own)
+        elif ByHelpers.how == "in place":
+            step(ByHelpers.weight, own)
+        else:
+            with torch.enable_grad():
+                again = h.detach() @ ByHelpers.weight
+                again.backward(grad)
+        return back
+
+
+def accumulate(weight, grad):
+    weight.grad = grad if weight.grad is None else weight.grad + grad
+
+
+@torch.no_grad()
+def step(weight, grad):
+    weight.sub_(grad, alpha=0.1)
+
+
+class CallsHelpers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.last(ByHelpers.apply(self.first(x)).tanh())
+
+
+def functions_that_come_to_weights_by_helpers():
+    said = []
+    for how in ("by a helper", "by its context", "by an object", "in place", "by a backward of its own"):
+        torch.manual_seed(1)
+        ByHelpers.how, ByHelpers.weight = how, nn.Parameter(0.3 * torch.randn(6, 6))
+        ByHelpers.held = {"of": [argparse.Namespace(weight=ByHelpers.weight)]}
+        model = CallsHelpers()
+        optimizer = SGD([*model.parameters(), *([] if how == "in place" else [ByHelpers.weight])], 0.1)
+        for x, y in data(batch_size=6, n=30):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            said += [loss.item(), ByHelpers.weight.sum().item()]
         said += everything(model)
     return said

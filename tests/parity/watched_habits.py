@@ -1,9 +1,13 @@
 """What a forward may branch on, write to or be replaced by, in places where a watcher may look away."""
 
+import collections
+import contextlib
 import dataclasses
+import functools
 import operator
 import random
 import types
+from unittest import mock
 
 import numpy as np
 import torch
@@ -875,3 +879,125 @@ def layers_that_draw_when_they_are_copied():
     random.seed(0)
     said = fit(Drawing(4, 3))
     return [*said, random.random(), torch.rand(1).item()]
+
+
+class Tabled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    @classmethod
+    def table(cls):
+        if "_table" not in cls.__dict__:
+            cls._table = {}
+        return cls._table
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def classes_of_models_that_scripts_look_into():
+    torch.manual_seed(1)
+    model, said = Tabled(), []
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for epoch in range(3):
+        swapped = mock.patch.object(type(model), "forward", lambda self, x: self.layer(x).tanh())
+        with swapped if epoch == 1 else contextlib.nullcontext():
+            for x, y in data(batch_size=6, n=30):
+                loss = F.cross_entropy(model(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                model.table()[len(said)] = loss.item()
+                said.append(loss.item())
+        said += [len(type(model).__mro__), float("forward" in vars(type(model))), float(nn.Module in Tabled.__bases__)]
+    said += Tabled.__dict__["_table"].values()
+    del Tabled._table
+    return said
+
+
+class FreezesItself(nn.Module):
+    def __init__(self, thaws):
+        super().__init__()
+        self.first, self.part, self.last = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.thaws, self.calls = thaws, 0
+
+    def forward(self, x):
+        self.calls += 1
+        self.part.requires_grad_(self.calls % 3 != 1 if self.thaws else self.calls < 4)
+        return self.last(self.part(self.first(x)).tanh())
+
+
+def forwards_that_freeze_a_part():
+    said = []
+    for thaws in (False, True):
+        torch.manual_seed(1)
+        model = FreezesItself(thaws)
+        said += fit(model) + everything(model)
+    return said
+
+
+def hooks_that_are_put_aside_and_back():
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 3))
+    model[1].register_forward_hook(lambda module, args, out: out - out.mean(0))
+    kept, model[1]._forward_hooks = model[1]._forward_hooks, collections.OrderedDict()
+
+    def put_back(of):
+        of[1]._forward_hooks = kept
+
+    return fit(model, before=after(5, put_back)) + everything(model)
+
+
+class Viewed(nn.Module):
+    """Gives back a view of what it is given, or what it is given, where it is not to compute."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.weight, self.shape = nn.Parameter(torch.ones(8)), shape
+
+    def forward(self, h):
+        return h.view(-1, *self.shape) if self.training else (h * self.weight).view(-1, *self.shape)
+
+
+def views_of_what_a_model_is_given():
+    said = []
+    for shape in ((2, 4), (8,)):
+        torch.manual_seed(1)
+        body, heads = nn.Linear(4, 8), Viewed(shape)
+        optimizer = torch.optim.SGD([*body.parameters(), *heads.parameters()], 0.05)
+        for x, y in data(batch_size=6, n=30):
+            h = body(x)
+            z = heads(h)
+            z[:, 0] *= 2
+            loss = (z.flatten(1).mean(1) - y).pow(2).mean() + h.mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            said += [loss.item(), h.sum().item()]
+        said += everything(body)
+    return said
+
+
+class Memory(nn.Module):
+    """Writes to a memory of each row's own by gradients, as test-time training does."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.keys, self.values, self.last = (nn.Linear(4, 4, bias=False) for _ in range(4))
+        self.gradients = torch.func.vmap(torch.func.grad(self.error), in_dims=(None, 0, 0))
+
+    def error(self, weights, key, value):
+        return (torch.func.functional_call(self.inner, weights, key) - value).pow(2).mean()
+
+    def forward(self, x):
+        weights, keys = dict(self.inner.named_parameters()), self.keys(x)
+        grads = self.gradients(weights, keys, self.values(x))
+        mine = {name: weight - 0.1 * grads[name] for name, weight in weights.items()}
+        return self.last(torch.func.vmap(functools.partial(torch.func.functional_call, self.inner))(mine, keys))
+
+
+def forwards_that_differentiate():
+    torch.manual_seed(1)
+    model = Memory()
+    return fit(model) + everything(model)
