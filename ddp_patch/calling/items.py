@@ -98,7 +98,7 @@ def row_count_of_tensors(call: Call, batch_dims: Mapping[str, int | None], dim: 
     tensors = [leaf for _, leaf in call.leaves if isinstance(leaf, Tensor)]
     if any(leaf.is_nested or leaf.layout is not torch.strided for leaf in tensors):
         return None  # rows of a sparse matrix are no tensors that every function takes
-    names = [*argument_names(call.module, len(call.args)), *call.kwargs]
+    names, only = [*argument_names(call.module, len(call.args)), *call.kwargs], None
     for name, value in zip(names, (*call.args, *call.kwargs.values()), strict=True):
         for _, leaf in leaves(value):
             if not isinstance(leaf, Tensor) or isinstance(leaf, nn.Parameter):
@@ -106,5 +106,7 @@ def row_count_of_tensors(call: Call, batch_dims: Mapping[str, int | None], dim: 
             may_be_one = leaf.dim() > 1 or (is_scripts and not leaf.is_floating_point())
             chosen = batch_dims.get(name, dim if may_be_one else None)
             if chosen is not None and -leaf.dim() <= chosen < leaf.dim():
-                return leaf.shape[chosen]
-    return None
+                if leaf.shape[chosen] != 1 or name in batch_dims:
+                    return leaf.shape[chosen]
+                only = 1  # unless another one has more: a state of one layer, [1, B, H], comes before the rows
+    return only

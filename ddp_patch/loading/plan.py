@@ -17,7 +17,7 @@ from ..errors import BatchError
 from ..ledger import script_line
 from ..structure import leaves
 from .generators import generators_of
-from .reachable import asks_for_its_worker, shared_with_children
+from .reachable import asks_for_its_worker, shared_with_children, takes_in_turn
 
 _CHOICE = "_ddp_patch_rows"  # on the loader, so that subclasses and copies keep it
 _INDICES = (list, tuple, range, Tensor)  # of a subset, which nothing of the script's own gives
@@ -96,6 +96,8 @@ def plan(loader: DataLoader[Any], size: int, is_one_host: bool) -> Plan:
         return _per_host(
             "in_order=False, the order in which its workers are done",
         )
+    if choice != "shard_batch" and takes_in_turn(loader.dataset):
+        return _per_host("its dataset gives what comes next, whichever row is asked for")
     if loader.num_workers == 0 and choice != "shard_batch" and generators_of(loader):
         return _per_host("its dataset or collate_fn holds a generator of its own")
     shared = shared_with_children(loader) if choice != "shard_batch" else []
@@ -117,7 +119,7 @@ def plan(loader: DataLoader[Any], size: int, is_one_host: bool) -> Plan:
         return _per_host("its iterator works on whole batches")
     if choice != "shard_batch" and _gives_several(loader.dataset):
         return _per_host(f"its dataset's __getitems__ may look at the whole batch; {_SHARD_BATCH}")
-    if loader.collate_fn is default_collate and _collates_as_torch_does():
+    if loader.collate_fn is default_collate and (_collates_as_torch_does() or is_of_tensors(loader)):
         return Plan(Read.OWN_ROWS, "rows dealt: each rank loads its own")
     if choice == "shard_batch":
         return Plan(
@@ -150,7 +152,7 @@ def is_of_tensors(loader: DataLoader[Any]) -> bool:
         dataset = dataset.dataset
     if type(dataset) is not TensorDataset or any(type(tensor) is not Tensor for tensor in dataset.tensors):
         return False
-    return loader.collate_fn is default_collate and _collates_as_torch_does()
+    return loader.collate_fn is default_collate and _collates_as_torch_does((tuple, Tensor))
 
 
 def _gives_several(dataset: Any) -> bool:
@@ -167,9 +169,18 @@ def _gives_several(dataset: Any) -> bool:
     return not is_table or dataset.format["type"] == "custom"
 
 
-def _collates_as_torch_does() -> bool:
-    """Tell whether nobody has told ``default_collate`` of types of their own, of which it may make anything."""
-    return all(getattr(function, "__module__", "").startswith("torch.") for function in default_collate_fn_map.values())
+def _collates_as_torch_does(known: tuple[type, ...] = (object,)) -> bool:
+    """Tell whether nobody has told ``default_collate`` of types of their own, of which it may make anything.
+
+    Args:
+        known: the types of what it is given. Libraries tell it of others when they are imported.
+    """
+    told = [
+        kind
+        for kind, function in default_collate_fn_map.items()
+        if not getattr(function, "__module__", "").startswith("torch.")
+    ]
+    return not told if object in known else not any(issubclass(its, kind) for its in known for kind in told)
 
 
 def _per_host(why: str) -> Plan:

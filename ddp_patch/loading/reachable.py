@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import sys
 import types
@@ -11,12 +12,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.utils.data import Subset
 
 from ..installed import is_installed
 
 _MOST_THINGS = 4096  # that are looked at
 _MOST = 64  # entries of a container that is looked into
 _LEAVES = (str, bytes, int, float, complex, type(None), torch.Tensor, types.BuiltinFunctionType)
+_IN_TURN = ("pop", "popleft", "get", "get_nowait")
+_ROWS_APART = ("torch", "datasets")  # packages whose datasets are known
 _SHARED = (  # by the processes that a process starts
     ("multiprocessing.synchronize", "SemLock"),
     ("multiprocessing.synchronize", "Condition"),
@@ -135,6 +139,35 @@ def asks_for_its_worker(loader: Any) -> bool:
         return True
     functions = find_within([loader.dataset, loader.collate_fn, begin], (types.FunctionType,))
     return any("get_worker_info" in _names_in(function.__code__) for function in functions)
+
+
+def takes_in_turn(dataset: Any) -> bool:
+    """Tell a dataset that gives what comes next out of something that it keeps, whichever row is asked for."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    kind, names, codes = type(dataset), ["__getitem__"], list[types.CodeType]()
+    if kind.__module__.partition(".")[0] in _ROWS_APART:
+        return False
+    for name in names:  # which grows
+        method = getattr(kind, name, None)
+        if isinstance(method, types.FunctionType) and method.__code__ not in codes:
+            codes.append(method.__code__)
+            names += [other for other in _names_in(method.__code__) if other not in names]
+    return any(map(_takes_from_own, codes))
+
+
+def _takes_from_own(code: types.CodeType) -> bool:
+    """Tell code that calls ``next(self.of)`` or ``self.of.pop()``."""
+    passed = ("PUSH_NULL", "EXTENDED_ARG", "PRECALL")
+    steps = [(step.opname, step.argval) for step in dis.get_instructions(code) if step.opname not in passed]
+    around = zip([("", None), *steps], steps, steps[1:], steps[2:], steps[3:], strict=False)
+    for before, step, of, taken, given in around:
+        is_own = step[0].startswith("LOAD_FAST") and (step[1],) == code.co_varnames[:1] and of[0] == "LOAD_ATTR"
+        # A place of a list, or none; a cache forgets what it has under a key.
+        is_taken = taken[1] in _IN_TURN and (given[0].startswith("CALL") or isinstance(given[1], int))
+        if is_own and (before == ("LOAD_GLOBAL", "next") or is_taken):
+            return True
+    return False
 
 
 def shared_with_children(loader: Any) -> list[Any]:

@@ -1255,3 +1255,49 @@ def nested_tensors():
         optimizer.step()
         said.append(loss.item())
     return said + everything(model)
+
+
+class Patches(Dataset):
+    """Gives pieces of texts that it keeps, whichever is asked for, and fetches the next text when there are none."""
+
+    def __init__(self, texts, by_queue):
+        self.texts, self.kept, self.waiting = iter(texts * 20), [], queue.Queue() if by_queue else None
+
+    def __len__(self):
+        return 22
+
+    def fetch(self):
+        text, label = next(self.texts)
+        pieces = [(text[at : at + 4], label) for at in range(3)]
+        if self.waiting is None:
+            self.kept += pieces
+        else:
+            [self.waiting.put(piece) for piece in pieces]
+
+    def __getitem__(self, number):
+        if self.waiting is not None:
+            if self.waiting.empty():
+                self.fetch()
+            return self.waiting.get()
+        if not self.kept:
+            self.fetch()
+        return self.kept.pop()
+
+
+def a_dataset_that_gives_what_comes_next():
+    said = []
+    for by_queue in (False, True):
+        torch.manual_seed(1)
+        model = nn.Linear(4, 3)
+        optimizer = SGD(model.parameters(), 0.1)
+        texts = [(torch.randn(6), number % 3) for number in range(8)]
+        dataset = Patches(texts, by_queue)
+        for _ in range(2):
+            for x, y in DataLoader(dataset, 8, shuffle=True):
+                loss = F.cross_entropy(model(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                said += [loss.item(), x.sum().item()]
+        said += everything(model)
+    return said
