@@ -69,7 +69,7 @@ NAMES = {
     "torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model": "buffers that DDP leaves",
     "torch.utils._python_dispatch.TorchDispatchMode": "operations below autograd, observed",
     "torch.utils.data.DataLoader._get_iterator": "loaders that change what their iterator gives",
-    "torch.utils.data._utils.collate.default_collate_fn_map.values": "what default_collate was told of",
+    "torch.utils.data._utils.collate.default_collate_fn_map.items": "what default_collate was told of",
     "torch.utils.data._utils.collate.default_collate_fn_map": "likewise; its docstring has scripts write to it",
     "torch.utils.data._utils.fetch._MapDatasetFetcher": "rows that are fetched (verify)",
     "torch.utils.data.dataloader._BaseDataLoaderIter.__next__": "the only name that a loader's iterators share",

@@ -100,8 +100,9 @@ def _handing_on(metaclass: Any) -> Any:
         return property(lambda cls: slot.__get__(original(cls) or cls), lambda cls, value: slot.__set__(cls, value))
 
     attributes = {"__setattr__": set_on_original, "__delattr__": delete_on_original, "__module__": metaclass.__module__}
-    attributes |= {name: shown(vars(type)[name]) for name in ("__dict__", "__mro__", "__bases__")}
-    return type(metaclass.__name__, (metaclass,), attributes)
+    attributes |= {name: shown(vars(type)[name]) for name in ("__dict__", "__mro__", "__bases__", "__annotations__")}
+    with _unheard(metaclass):
+        return type(metaclass.__name__, (metaclass,), attributes)
 
 
 @contextmanager

@@ -28,7 +28,26 @@ def forms_of(call: Call, local_args: LocalArgs, guards: Guards) -> tuple[Any, ..
         others = [leaf for leaf in call.leaves if not isinstance(leaf[1], Tensor) and not is_graph_batch(leaf[1])]
         return (*local_args.graphs.form, *((path, _form(leaf, leaf, guards)) for path, leaf in others))
     pairs = zip(call.leaves, local_args.leaves, strict=True)
-    return tuple([(path, _form(leaf, local, guards)) for (path, leaf), (_, local) in pairs])
+    forms = [(path, _form(leaf, local, guards)) for (path, leaf), (_, local) in pairs]
+    for number, value in enumerate(call.args):
+        if isinstance(value, _CONTAINERS):
+            forms.append((f"[0][{number}]", _containers_in(value)))
+    for name, value in call.kwargs.items():
+        if isinstance(value, _CONTAINERS):
+            forms.append((f"[1][{name!r}]", _containers_in(value)))
+    return tuple(forms)
+
+
+_CONTAINERS = (list, tuple, dict)
+
+
+def _containers_in(value: Any) -> Any:
+    """Tell lists from tuples, and what keys there are: of what is empty, no leaf tells."""
+    if isinstance(value, dict):
+        return type(value), tuple([(repr(key), _containers_in(item)) for key, item in value.items()])
+    if isinstance(value, (list, tuple)):
+        return type(value), tuple([_containers_in(item) for item in value if isinstance(item, _CONTAINERS)])
+    return None
 
 
 def without_values(form: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -50,8 +50,19 @@ def _value(walk: Walk, thing: Any, depth: int) -> Any:
     return type(thing), repr(thing), walk.instance(thing, depth) if is_own(type(thing)) else None
 
 
-def _partial(walk: Walk, thing: functools.partial[Any], depth: int) -> Any:
+def _partial(walk: Walk, thing: Any, depth: int) -> Any:
     return tuple(walk.over(part, depth) for part in (thing.func, thing.args, thing.keywords))
+
+
+def _dispatching(walk: Walk, thing: functools.singledispatchmethod[Any], depth: int) -> Any:
+    return walk.over(thing.func, depth), *(walk.over(each, depth) for each in thing.dispatcher.registry.values())
+
+
+def _proxy(walk: Walk, thing: types.MappingProxyType[Any, Any], depth: int) -> Any:
+    walk.standing.size(thing)
+    for name, value in thing.items():
+        walk.standing.place(thing.get, name, value, lambda name, value: None)  # it takes none
+    return tuple((repr(name), walk.over(value, depth)) for name, value in thing.items())
 
 
 def _wrapped(walk: Walk, thing: Any, depth: int) -> Any:
@@ -87,7 +98,9 @@ WALKS: tuple[tuple[Any, Callable[[Walk, Any, int], Any]], ...] = (
     (types.ModuleType, _file),
     (types.MethodType, _bound),
     (types.BuiltinMethodType, _of_c),
-    (functools.partial, _partial),
+    ((functools.partial, functools.partialmethod), _partial),
+    (functools.singledispatchmethod, _dispatching),
+    (types.MappingProxyType, _proxy),
     ((staticmethod, classmethod, property, functools.cached_property, type(functools.lru_cache(int))), _wrapped),
     (contextvars.ContextVar, _variable),
     (weakref.ref, _referred),

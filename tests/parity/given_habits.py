@@ -360,3 +360,29 @@ def the_type_of_a_batch_is_called():
         optimizer.step()
         said += [loss.item(), *type(x)([1.0, 2.0]).tolist(), type(loss)(3, 2).numel(), x.type(type(loss)).sum().item()]
     return said
+
+
+class LooksAtContainers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+
+    def forward(self, x, given, stats=None):
+        h = self.layer(x)
+        ties = isinstance(given, list) if stats is None else stats == {} or "mix" in stats
+        return h - h.mean(0) if ties else h
+
+
+def containers_that_hold_nothing():
+    torch.manual_seed(1)
+    model, said = LooksAtContainers(), []
+    optimizer = SGD(model.parameters(), 0.1)
+    calls = [((), None), ([], None), ((), {"plain": []}), ((), {"mix": []}), ((), {}), ((), {"plain": {}})]
+    for given, stats in calls * 2:
+        for (x,) in DataLoader(TensorDataset(torch.randn(16, 6)), batch_size=8):
+            loss = model(x, given, stats).pow(2).mean() + model(x, (given, 0.5), stats).std()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            said.append(loss.item())
+    return said

@@ -984,3 +984,30 @@ def constants_that_change_after_they_are_expanded():
         return self.out(self.cell(x[:, 0]) * seen[:, :1])[:, None].repeat(1, 5, 1)
 
     return trained(how)
+
+
+class CentresSeveral(nn.Module):
+    """What many write for BatchNorm: nothing is centred where there is one row, as some ranks have of a batch."""
+
+    def __init__(self, least):
+        super().__init__()
+        self.layer, self.last, self.least = nn.Linear(4, 8), nn.Linear(8, 3), least
+
+    def forward(self, x):
+        h = self.layer(x)
+        if h.size(0) > self.least:
+            h = h - h.mean(0)
+        return self.last(h)
+
+
+def rows_are_centred_where_there_are_several():
+    said = []
+    for least, size in ((1, 3), (1, 5), (2, 8)):
+        torch.manual_seed(1)
+        model = CentresSeveral(least)
+        optimizer = SGD(model.parameters(), 0.1)
+        rows = TensorDataset(torch.randn(22, 4), torch.randint(0, 3, (22,)))
+        for x, y in DataLoader(rows, size):
+            said.append(descend(F.cross_entropy(model(x), y), optimizer).item())
+        said += everything(model)
+    return said

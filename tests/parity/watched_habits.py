@@ -881,10 +881,30 @@ def layers_that_draw_when_they_are_copied():
     return [*said, random.random(), torch.rand(1).item()]
 
 
-class Tabled(nn.Module):
+class Heard(type):
+    """A metaclass of a metaclass that counts its subclasses."""
+
+    count = 0
+
+    def __init_subclass__(cls, **options):
+        Heard.count += 1
+
+
+class Kind(Heard):
+    """The author's one."""
+
+
+class Tabled(nn.Module, metaclass=Kind):
+    w_one, w_two = 1.0, 0.5
+    scale: float = 2.0
+
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(4, 3)
+
+    def factors(self):
+        constants = sum(value for name, value in vars(type(self)).items() if name.startswith("w_"))
+        return constants * sum(getattr(self, name) for name in type(self).__annotations__)
 
     @classmethod
     def table(cls):
@@ -893,7 +913,7 @@ class Tabled(nn.Module):
         return cls._table
 
     def forward(self, x):
-        return self.layer(x)
+        return self.layer(x) * self.factors()
 
 
 def classes_of_models_that_scripts_look_into():
@@ -910,7 +930,12 @@ def classes_of_models_that_scripts_look_into():
                 optimizer.step()
                 model.table()[len(said)] = loss.item()
                 said.append(loss.item())
-        said += [len(type(model).__mro__), float("forward" in vars(type(model))), float(nn.Module in Tabled.__bases__)]
+        said += [
+            Heard.count,
+            len(type(model).__mro__),
+            float("forward" in vars(type(model))),
+            float(nn.Module in Tabled.__bases__),
+        ]
     said += Tabled.__dict__["_table"].values()
     del Tabled._table
     return said
@@ -1001,3 +1026,30 @@ def forwards_that_differentiate():
     torch.manual_seed(1)
     model = Memory()
     return fit(model) + everything(model)
+
+
+SHOWN = {"centre": False}
+
+
+class Dispatching(nn.Module):
+    def __init__(self, shown):
+        super().__init__()
+        self.layer, self.last, self.centre, self.shown = nn.Linear(4, 6), nn.Linear(6, 3), False, shown
+
+    @functools.singledispatchmethod
+    def act(self, h):
+        return h - h.mean(0) if self.centre else h
+
+    def forward(self, x):
+        h = self.act(self.layer(x))
+        return self.last(h - h.mean(0) if self.shown["centre"] else h)
+
+
+def flags_behind_proxies_and_dispatching_methods():
+    said = []
+    for change in (lambda model: setattr(model, "centre", True), lambda model: SHOWN.update(centre=True)):
+        torch.manual_seed(1)
+        SHOWN.update(centre=False)
+        model = Dispatching(types.MappingProxyType(SHOWN))
+        said += fit(model, before=after(3, change)) + everything(model)
+    return said
