@@ -26,10 +26,8 @@ from ..generators import same_beside_torch, same_states, state_of, states
 from ..ledger import raised
 from .copies import trial_copy, varied_alike
 from .graph_forward import GraphForward, SpoiledForward
-from .isolation import isolated, keeping_activations
+from .isolation import isolated
 from .tried_forward import TriedForward
-
-_WITHOUT_HOOKS = "yet support saved tensor"  # what torch.func.grad and its like say (torch 2.13)
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,9 @@ class TrialRun:
     parts: list[tuple[Tensor, Tensor]]  # of the sums of losses, of these rows and of this rank's on the whole
 
 
+_WITHOUT_HOOKS = "yet support saved tensor"  # what torch.func.grad and its like say (torch 2.13)
+
+
 class NotTriedError(Exception):
     """Says why there is nothing to compare."""
 
@@ -66,6 +67,7 @@ class NotTriedError(Exception):
         """
         super().__init__(why)
         self.on_rows = on_rows
+        self.needs_activations = _WITHOUT_HOOKS in why  # its forward differentiates by itself
 
 
 def run_both(
@@ -90,23 +92,6 @@ def run_both(
         NotTriedError: if one of them does not run.
         Exception: what the machine says, such as that it has no more memory.
     """
-    try:
-        return _run_both(module, whole, rows, seen, generators, row_runs)
-    except NotTriedError as error:
-        if _WITHOUT_HOOKS not in str(error):
-            raise
-    with keeping_activations():
-        return _run_both(module, whole, rows, seen, generators, row_runs)
-
-
-def _run_both(
-    module: nn.Module,
-    whole: Arguments,
-    rows: Arguments,
-    seen: Observation | None,
-    generators: Sequence[Any],
-    row_runs: AnyRows,
-) -> TrialRun:
     try:
         on_whole, on_rows = trial_copy(module), trial_copy(module)
     except Exception as error:  # deepcopy runs the author's code; the reason is reported

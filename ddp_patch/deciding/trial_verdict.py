@@ -27,6 +27,7 @@ from ..calling.kept_attributes import Place
 from ..calling.rows import Arguments
 from ..structure import leaves, leaves_below
 from .graph_forward import GraphForward, SpoiledForward
+from .isolation import keeping_activations
 from .trial_run import NotTriedError, Side, TrialRun, is_of_machine, run_both
 
 OWN_DRAWS = "its forward draws from a generator of the script's own, and may branch on what it draws"
@@ -71,8 +72,15 @@ def decide_by_trial(
     Raises:
         Exception: what the machine says, such as that it has no more memory.
     """
+    arguments = module, whole, rows, seen, generators, row_runs
     try:
-        run = run_both(module, whole, rows, seen, generators, row_runs)
+        try:
+            run = run_both(*arguments)
+        except NotTriedError as error:
+            if not error.needs_activations:
+                raise
+            with keeping_activations():
+                run = run_both(*arguments)
     except NotTriedError as error:
         is_needed = seen is None and not error.on_rows
         return SplitDecision(CallMode.WHOLE if is_needed else CallMode.BATCHES, str(error))
