@@ -19,7 +19,7 @@ class TrialWrites:
     def __init__(self) -> None:
         """Look at all that are alive."""
         self._before = [
-            (leaf, leaf._version, _copy(leaf), grad, None if grad is None else grad._version, _copy(grad))
+            (leaf, leaf._version, _copy(leaf), grad, _version(grad), _copy(grad))
             for leaf in _alive()
             for grad in (grad_of(leaf),)
         ]
@@ -42,7 +42,7 @@ class TrialWrites:
             if leaf._version != version:
                 has_some = True
                 _put_back(name, leaf, values)
-            if grad is not None and grad._version != grad_version:
+            if grad is not None and _version(grad) != grad_version:
                 has_some = True
                 _put_back(name, grad, grad_values)
         return has_some
@@ -54,6 +54,10 @@ def _alive() -> Iterator[Tensor]:
         is_leaf = issubclass(kind, nn.Parameter) or (kind is Tensor and thing.requires_grad and thing.is_leaf)
         if is_leaf and not thing.is_inference():
             yield thing
+
+
+def _version(tensor: Tensor | None) -> int | None:
+    return None if tensor is None or tensor.is_inference() else tensor._version
 
 
 def _copy(tensor: Tensor | None) -> Tensor | None:
