@@ -22,7 +22,7 @@ Kind = Callable[[], Iterator[float]]
 KINDS: dict[str, Kind] = {}
 DRAWN = [  # a model that draws, by dropout or an action, draws otherwise on every number of ranks
     "classifier", "transformer encoder", "lstm with dropout", "gpt with its loss and dropout", "gpt by hand",
-    "transformer sequence first", "bert with labels", "checkpointing", "actor and critic",
+    "transformer sequence first", "bert with labels", "checkpointing", "actor and critic", "learned queries",
 ]  # fmt: skip
 
 

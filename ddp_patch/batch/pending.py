@@ -49,13 +49,11 @@ class PendingReduction:
         self._tie: Any = None  # the node that it left a model through
         self._divisor: float | Tensor | None = divisor if count is None else None
         self._sum: Tensor | None = None
-        self._numbers: list[Any] | None = None  # likewise, where a look at them waits for no device
+        self._numbers: list[Any] | None = None  # likewise, once they were looked at
 
     def arrived(self, total: Tensor) -> None:
         """Take the sum of all ranks' parts, which travelled with something else."""
         self._sum = total
-        if total.device.type == "cpu":
-            self._numbers = total.tolist()
         self.let_go()
 
     @property
@@ -116,7 +114,14 @@ class PendingReduction:
             return self.expected
         total = self._summed()
         assert total is not None
-        return total[1] if self._numbers is None else self._numbers[1]
+        return total[1]
+
+    def look_at_count(self) -> float:
+        """Give the true divisor of a loss with a count. It waits for the device."""
+        total = self._summed()
+        assert total is not None
+        self._numbers = total.tolist()
+        return self._numbers[1]  # type: ignore[no-any-return]
 
     @property
     def source(self) -> Any:
