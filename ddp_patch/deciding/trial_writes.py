@@ -19,7 +19,7 @@ class TrialWrites:
     def __init__(self) -> None:
         """Look at all that are alive."""
         self._before = [
-            (leaf, leaf._version, _copy(leaf), grad, _version(grad), _copy(grad))
+            (leaf, leaf._version, _copy(leaf), grad, _writes_to(grad), _copy(grad))
             for leaf in _alive()
             for grad in (grad_of(leaf),)
         ]
@@ -42,7 +42,7 @@ class TrialWrites:
             if leaf._version != version:
                 has_some = True
                 _put_back(name, leaf, values)
-            if grad is not None and _version(grad) != grad_version:
+            if grad is not None and _writes_to(grad) != grad_version:
                 has_some = True
                 _put_back(name, grad, grad_values)
         return has_some
@@ -56,7 +56,7 @@ def _alive() -> Iterator[Tensor]:
             yield thing
 
 
-def _version(tensor: Tensor | None) -> int | None:
+def _writes_to(tensor: Tensor | None) -> int | None:
     return None if tensor is None or tensor.is_inference() else tensor._version
 
 
