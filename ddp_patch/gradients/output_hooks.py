@@ -107,7 +107,9 @@ def _retain_as_it_is(node: Tensor) -> None:
 
 def _memory_of(values: list[Any]) -> set[int]:
     """Tell tensors and what they are views of, by identity. What is written to one of them is written to all."""
-    forms = [form for value in values for form in (value.forms if isinstance(value, BatchTensor) else [value])]
+    batches = [value for value in values if isinstance(value, BatchTensor) and min(value._layout.counts) > 1]
+    others = [value for value in values if not isinstance(value, BatchTensor)]
+    forms = [*others, *(form for batch in batches for form in batch.forms)]  # one row may be a view on its rank alone
     with torch._C.DisableTorchFunctionSubclass():
         tensors = [form for form in forms if isinstance(form, Tensor)]
         return {id(its) for form in tensors for its in (form, form._base) if its is not None}

@@ -127,7 +127,11 @@ class Forwards(CallStack):
                 self._generators.leave()
         try:
             if replica is not None:  # before they are batches: a rank's own tensors are hooked at once
-                outputs = replica.hook_outputs(outputs, local.leaves)
+                given = local.leaves
+                if min(local.layout.counts) == 1:  # one row may come out as a view of it where several are copied
+                    wants = [leaf.requires_grad for _, leaf in given if isinstance(leaf, torch.Tensor)]
+                    given = [("", torch.empty(0, requires_grad=any(wants)))]
+                outputs = replica.hook_outputs(outputs, given)
             outputs = wrap_outputs(call, outputs, local, decision.dims)
             if is_plain:
                 return outputs

@@ -991,7 +991,7 @@ def views_of_what_a_model_is_given():
         torch.manual_seed(1)
         body, heads = nn.Linear(4, 8), Viewed(shape)
         optimizer = torch.optim.SGD([*body.parameters(), *heads.parameters()], 0.05)
-        for x, y in data(batch_size=6, n=30):
+        for x, y in data(batch_size=8, n=32):
             h = body(x)
             z = heads(h)
             z[:, 0] *= 2
