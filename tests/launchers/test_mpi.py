@@ -1,14 +1,11 @@
 """The real mpirun of Open MPI and of MPICH, as Debian packs them side by side: openmpi-bin, mpich."""
 
-import os
 import re
 import socket
-import tempfile
 import time
-from pathlib import Path
 
 import pytest
-from launchers.together import MPICH, OPEN_MPI, SCRIPTS, python, run
+from launchers.together import MPICH, OPEN_MPI, SCRIPTS, leaving_no_note, python, run
 from parity.test_scripts import alone, compare_text
 
 LAUNCHERS = {"Open MPI": OPEN_MPI, "MPICH": MPICH}
@@ -22,19 +19,14 @@ with ddp_patch.per_rank():
 pytestmark = pytest.mark.parametrize("mpirun", LAUNCHERS.values(), ids=LAUNCHERS)
 
 
-def notes():
-    """What ranks leave for each other."""
-    return list((Path(tempfile.gettempdir()) / f"ddp_patch-{os.getuid()}").glob("*"))
-
-
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("script", ["dataparallel_classifier", "mixup"])
 def test_a_script_prints_what_it_prints_alone(ranks, tmp_path, mpirun, nproc, script):
     wanted = alone(ranks, SCRIPTS / f"{script}.py")
-    done = run(*mpirun, nproc, *python("-m", "ddp_patch", SCRIPTS / f"{script}.py"), cwd=tmp_path)
+    with leaving_no_note():
+        done = run(*mpirun, nproc, *python("-m", "ddp_patch", SCRIPTS / f"{script}.py"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     compare_text(done.stdout, wanted.stdout[0])
-    assert notes() == []
 
 
 @pytest.mark.sample
@@ -111,9 +103,9 @@ def test_a_port_in_use_is_named_by_rank_0_and_the_others_do_not_hang(tmp_path, m
 
 @pytest.mark.sample
 def test_env_shows_one_table_of_all_ranks(mpirun):
-    done = run(*mpirun, 2, *python("-m", "ddp_patch", "env"))
+    with leaving_no_note():
+        done = run(*mpirun, 2, *python("-m", "ddp_patch", "env"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("started 2 ranks on 1 host.") == 1
     assert "(a free port of this host, chosen by ddp_patch)" in done.stdout
     assert re.search(r"set by ddp_patch, for torch:\n  RANK \(from \w+_RANK\)=0\|1, WORLD_SIZE", done.stdout)
-    assert notes() == []

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from launchers.slurm import cluster
-from launchers.test_mpi import ANSWERS, notes
-from launchers.together import SCRIPTS, python, run
+from launchers.test_mpi import ANSWERS
+from launchers.together import SCRIPTS, leaving_no_note, python, run
 from parity.test_scripts import alone, compare_text
 
 LAUNCHERS = Path(__file__).parent.parent.parent / "docs" / "launchers.md"
@@ -24,10 +24,10 @@ def slurm(tmp_path_factory):
 @pytest.mark.parametrize("script", ["dataparallel_classifier", "mixup"])
 def test_a_script_prints_what_it_prints_alone(ranks, tmp_path, slurm, nproc, script):
     wanted = alone(ranks, SCRIPTS / f"{script}.py")
-    done = run("srun", "-n", nproc, *python("-m", "ddp_patch", SCRIPTS / f"{script}.py"), cwd=tmp_path, **slurm)
+    with leaving_no_note():
+        done = run("srun", "-n", nproc, *python("-m", "ddp_patch", SCRIPTS / f"{script}.py"), cwd=tmp_path, **slurm)
     assert done.returncode == 0, done.stderr
     compare_text(done.stdout, wanted.stdout[0])
-    assert notes() == []
 
 
 @pytest.mark.parametrize("options", [[], ["--mpi=pmi2"]], ids=["plain", "pmi2"])

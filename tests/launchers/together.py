@@ -1,8 +1,10 @@
 """What a launcher's ranks run, and how they are started."""
 
+import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from conftest import PATIENCE
@@ -30,6 +32,15 @@ def run(*command, cwd=None, patience=PATIENCE, **env):
         check=False,
         stdin=subprocess.DEVNULL,
     )
+
+
+@contextlib.contextmanager
+def leaving_no_note():
+    """Ranks remove the notes by which they find each other; some that were killed before this could not."""
+    folder = Path(tempfile.gettempdir()) / f"ddp_patch-{os.getuid()}"
+    before = set(folder.glob("*"))
+    yield
+    assert set(folder.glob("*")) <= before
 
 
 def python(*arguments):
