@@ -543,6 +543,37 @@ def test_an_entry_of_each_row_is_that_of_one_process(ranks):
     assert ranks.call(entries_of_rows, 3).ok().results == [wanted] * 3
 
 
+def entries_of_rows_that_come_second():
+    """Entries of ``[T, B, C]`` by ``torch.arange(B)``, as in conditional random fields, and what they cost."""
+    x, y = one_batch(7, 3, 4), one_batch(7, 3).mul(100).long().abs() % 4
+    w = torch.nn.Parameter(torch.linspace(-1, 1, 4, dtype=torch.float64))
+    z, tags, rows = (x * w).transpose(0, 1), y.t(), torch.arange(7)
+    ends = (x[:, :, 0] > 0).t().long().sum(0).clamp(max=2)
+    written = (x * 1).transpose(0, 1)
+    written[1, rows, tags[1]] = z[0, rows, 2].detach() * 2
+    written[ends, rows] = -1.0
+    picked = [
+        *(z[0, rows, tags[0]], z[torch.tensor(2), rows, tags[1]], z[ends, rows, tags[2]], z[ends, rows]),
+        *(tags[ends, rows], z[1, rows], z[1, rows, 1:3], z[1, rows[:, None], torch.tensor([[0, 3]])]),
+        *(z[torch.arange(3)[:, None], rows, 1], z[(torch.arange(3)[:, None], rows, tags)], written.mul(w.detach())),
+        *(z[0, rows.flip(0), 1], z[-1, rows, -1], z.unsqueeze(0)[0, 1, rows, 2]),
+    ]
+    sizes = [tuple(part.shape) for part in picked]
+    loss = sum((part * (number + 1)).square().sum() for number, part in enumerate(picked[:-3]))
+    gathers = ddp_patch.report().ledger.collectives["all_gather"] if ddp_patch.world_size() > 1 else 0
+    loss.backward()
+    return [sizes, [part.tolist() for part in picked], loss.item(), w.grad.tolist()], gathers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nproc", [2, 3, 4])
+def test_an_entry_of_each_row_that_comes_second_is_that_of_one_process(ranks, nproc):
+    ((wanted, _),) = ranks.call(entries_of_rows_that_come_second, 1).ok().results
+    for said, gathers in ranks.call(entries_of_rows_that_come_second, nproc).ok().results:
+        assert (said[:2], gathers) == (wanted[:2], 1), "of rows that are turned around"
+        assert said[2:] == [pytest.approx(told, rel=1e-12) for told in wanted[2:]]
+
+
 def folds(is_local, is_wrapped=False):
     """A model for each fold, of which the first one is kept, evaluated and trained again."""
     drawn = torch.Generator().manual_seed(0)

@@ -18,15 +18,21 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
 def of_each_row(batch: BatchTensor, items: tuple[Any, ...]) -> tuple[tuple[Any, ...], Layout] | None:
-    """``x[torch.arange(B)[:, None], i]``: what picks of this rank's rows, and how what it picks is dealt; or None."""
-    first: Any = items[0] if items else None
+    """``x[torch.arange(B)[:, None], i]``: what picks of this rank's rows, and how what it picks is dealt; or None.
+
+    Rows that are not along the first dimension come after numbers and indices alone: ``x[t, torch.arange(B), i]``.
+    """
     layout = batch._layout
-    if len(items) < 2 or layout.dim != 0 or not counts(_column(first, layout.total), layout.total):
+    at = layout.dim
+    numbers: Any = items[at] if at < len(items) else None
+    if len(items) < 2 or not counts(_column(numbers, layout.total), layout.total):
         return None
-    back = 1 if isinstance(first, range) else first.dim()  # from the last dimension of the indices
+    back = 1 if isinstance(numbers, range) else numbers.dim()  # from the last dimension of the indices
     local: list[Any] = []
     dims = back
-    for item in items[1:]:
+    for place, item in enumerate(items):
+        if place == at:
+            continue
         if isinstance(item, Tensor):
             if item.dtype != torch.long:
                 return None
@@ -35,13 +41,14 @@ def of_each_row(batch: BatchTensor, items: tuple[Any, ...]) -> tuple[tuple[Any, 
             if its is None:
                 return None
             local.append(its)
-        elif isinstance(item, (int, slice)) and not isinstance(item, bool):
+        elif isinstance(item, int if place < at else (int, slice)) and not isinstance(item, bool):
             local.append(item)
         else:
             return None
     rows = to_local(batch)
-    count = torch.arange(len(rows), device=rows.device).reshape(-1, *[1] * (back - 1))
-    return (count if back == 1 else count.expand(-1, *first.shape[1:]), *local), layout.at(dims - back)
+    count = torch.arange(rows.shape[at], device=rows.device).reshape(-1, *[1] * (back - 1))
+    local.insert(at, count if back == 1 else count.expand(-1, *numbers.shape[1:]))
+    return tuple(local), layout.at(dims - back)
 
 
 def _column(item: Any, total: int) -> Any:
