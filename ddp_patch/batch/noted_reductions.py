@@ -46,8 +46,11 @@ def sum_returned(seen: Observation, result: Any) -> str:
         seen: of the call.
         result: of the call.
     """
-    nodes = [leaf.grad_fn for _, leaf in leaves(result) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
-    if seen.feeds_rows and any(node in seen.sums for node in nodes):
+    if not seen.feeds_rows:
+        return ""
+    # Each rank asks for itself, and one that made a batch's rows for that would have another graph than the others.
+    plain = [leaf for _, leaf in leaves(result) if isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor)]
+    if any(leaf.grad_fn in seen.sums for leaf in plain if leaf.grad_fn is not None):
         return "it returns a sum over the batch that its rows meet. Return what is computed of it"
     return ""
 

@@ -1681,3 +1681,23 @@ def class_activation_maps():
         said += maps.detach().flatten(1).sum(1).tolist()
         optimizer.step()
     return said + everything(model)
+
+
+def pools_whose_samples_are_given():
+    """A number of each row that the pool holds itself: a trial may find those of the first rank's rows right."""
+    torch.manual_seed(1)
+    said = []
+    for pool, shape in (
+        (nn.FractionalMaxPool3d(2, output_size=(3, 3, 3), _random_samples=torch.rand(4, 2, 3)), (2, 5, 5, 5)),
+        (nn.FractionalMaxPool2d(2, output_size=(3, 3), _random_samples=torch.rand(4, 2, 2)), (2, 5, 5)),
+    ):
+        model = nn.Sequential(nn.Linear(5, 5), pool)
+        optimizer = SGD(model.parameters(), 0.05)
+        for x in DataLoader(torch.randn(12, *shape), batch_size=4):
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            said.append(loss.item())
+        said += everything(model)
+    return said
