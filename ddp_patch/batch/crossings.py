@@ -41,6 +41,7 @@ class Shard(torch.autograd.Function):
     def forward(ctx: Any, whole: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Copy the own rows."""
         ctx.layout = layout
+        ctx.leads_on = True  # for who looks where a backward comes by: whether there are rows yet is each rank's own
         return local_rows(whole, layout).clone()
 
     @staticmethod

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..errors import BatchError
 from .world import World
 
+_Node: type = torch.autograd.function.BackwardCFunction  # of functions in Python
 _LONGEST = 64  # functions between what a model returned and a loss
 # A quotient of two numbers of these, which has at least twice their digits and two more before it is rounded to one, is
 # the one that is rounded at once (Figueroa, "When is double rounding innocuous?", 1995); one of doubles is a double's.
@@ -205,9 +206,9 @@ class Derived:
 
 
 def _way_of(node: Any) -> Any:
-    """Follow a graph, past functions of torch's that have one operand, to a node that has another, or is ours."""
+    """Follow a graph, past functions of torch's that have one operand and rows of a whole, to any other node."""
     for _ in range(_LONGEST):
-        if node is None or isinstance(node, torch.autograd.function.BackwardCFunction):  # the script's may stop there
+        if node is None or (isinstance(node, _Node) and not getattr(node, "leads_on", False)):  # a script's may stop
             break
         further = [other for other, _ in node.next_functions if other is not None]
         if len(further) != 1:
