@@ -1,20 +1,28 @@
 """Torch's modules in training, with the arguments that torch's own tests give them (``module_db``).
 
-Rows are along the first dimension of what a module gets, or along its second one.
+So are its functions (``op_db``), each as the forward of a module. Rows are along the first dimension of what a module
+gets, or along its second one.
 """
 
 import copy
+import itertools
 import warnings
 
 import torch
+from parity import torch_ops
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, TensorDataset
 
 INPUTS = 6  # of each module
 STEPS = 3
-OF_OTHER_VALUES = ("nn.BCELoss",)  # which takes no numbers that training moves beyond 0 and 1
-CHAOTIC = ("nn.CTCLoss",)  # of what are no logarithms of probabilities
+# What takes no numbers beyond 0 and 1, where training moves some; what does not end with such numbers, or looks at no
+# sizes; and what rounds more than is compared.
+OTHERS = (
+    *("nn.BCELoss", "nn.functional.binary_cross_entropy"),
+    *("polygamma", "special.polygamma", "native_batch_norm", "float", "half", "bfloat16", "chalf", "cfloat"),
+)
+BY_STRIDES = ("as_strided", "view")  # one row along the second dimension has none
 
 
 class Weighed(nn.Module):
@@ -28,19 +36,25 @@ class Weighed(nn.Module):
         return self.module(x if self.weights is None else x * self.weights, *others, **kwargs)
 
 
-def infos():
-    """Those that have numbers to compare."""
-    from torch.testing._internal.common_modules import module_db
+class Function(nn.Module):
+    """Calls a function of torch's."""
 
-    return [info for info in module_db if info.name not in (*OF_OTHER_VALUES, *CHAOTIC)]
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args, **kwargs):
+        return self.function(*args, **kwargs)
 
 
 def numbers_of(part, parts):
     """Give what every ``parts``-th module learns, from number ``part`` on: names, each with numbers or an error."""
+    from torch.testing._internal.common_modules import module_db
+
     torch.set_default_dtype(torch.float64)
     warnings.simplefilter("ignore")
     found = []
-    for info in infos()[part::parts]:
+    for info in [info for info in module_db if info.name not in OTHERS][part::parts]:
         for training in (True, False):
             torch.manual_seed(0)
             options = {"device": "cpu", "dtype": torch.float64, "requires_grad": False, "training": training}
@@ -56,6 +70,27 @@ def numbers_of(part, parts):
                     for dim in range(min(2, args[0].dim()))
                     if args[0].shape[dim] > 1
                 ]
+    return found
+
+
+def numbers_of_functions(part, parts):
+    """Give what every ``parts``-th function has the weights of its input learn, from number ``part`` on."""
+    torch.set_default_dtype(torch.float64)
+    warnings.simplefilter("ignore")
+    found = []
+    for op in [op for op in torch_ops.ops() if op.name not in OTHERS and torch.float64 in op.dtypes][part::parts]:
+        torch.manual_seed(0)
+        for number, sample in enumerate(itertools.islice(op.sample_inputs("cpu", torch.float64), INPUTS)):
+            first = sample.input
+            if not isinstance(first, Tensor) or first.layout != torch.strided or not first.numel():
+                continue
+            if any(sample.kwargs.get(name) for name in ("dropout_p", "sparse")):
+                continue
+            dims = 1 if op.name.startswith(BY_STRIDES) else 2
+            for dim in [dim for dim in range(min(dims, first.dim())) if first.shape[dim] > 1]:
+                torch.manual_seed(1)
+                numbers = learned(Function(op.op), (first.detach(), *sample.args), sample.kwargs, dim)
+                found.append([f"{op.name} {op.variant_test_name} {number} dim {dim}", numbers])
     return found
 
 
@@ -79,6 +114,7 @@ def learned(module, args, kwargs, dim):
             if loss.requires_grad:
                 optimizer.zero_grad()
                 loss.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
             said.append(loss.item())
     except Exception as error:
