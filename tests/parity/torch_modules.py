@@ -20,7 +20,17 @@ STEPS = 3
 # sizes; and what rounds more than is compared.
 OTHERS = (
     *("nn.BCELoss", "nn.functional.binary_cross_entropy"),
-    *("polygamma", "special.polygamma", "native_batch_norm", "float", "half", "bfloat16", "chalf", "cfloat"),
+    *(
+        "polygamma",
+        "special.polygamma",
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "float",
+        "half",
+        "bfloat16",
+        "chalf",
+        "cfloat",
+    ),
 )
 BY_STRIDES = ("as_strided", "view")  # one row along the second dimension has none
 
