@@ -1,6 +1,7 @@
 """What a loss costs: its sum over the ranks travels with the gradients, and so does what becomes of losses."""
 
 import functools
+import re
 from collections import Counter
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ddp_patch
+from ddp_patch.batch.pending import PendingReduction
 from ddp_patch.batch.world import World
 from ddp_patch.gradients.assumption import Assumption
 
@@ -215,6 +217,31 @@ def test_what_travelled_with_a_bucket_is_not_written_over_by_the_next(ranks, sha
     (wanted,) = ranks.call(read_at_the_end, 1).ok().results
     for seen in ranks.call(read_at_the_end, 3, enable={"gradient_as_bucket_view": shared}).ok().results:
         assert seen == pytest.approx(wanted, rel=1e-12)
+
+
+def parted(kind, alone, takes_part):
+    """Train, where the loss of one rank's last backward comes by another way than the others'."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for step, (x, y) in enumerate(DataLoader(TensorDataset(torch.randn(40, 4).double(), torch.arange(40) % 3), 10)):
+        if step == 3 and (ddp_patch.rank() == alone) is not takes_part:
+            PendingReduction.source = None
+        loss = squared(model(x)) if kind == "mse" else F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print("summed", loss.item())
+
+
+@pytest.mark.parametrize(("kind", "what"), [("mse", "the last gradients"), ("classes", "a sum over the ranks")])
+@pytest.mark.parametrize(("nproc", "alone", "takes_part"), [(2, 1, True), (3, 1, False), (4, 0, True)])
+def test_a_loss_that_travels_on_some_ranks_alone_is_refused_on_every_rank(ranks, kind, what, nproc, alone, takes_part):
+    outcome = ranks.call(parted, nproc, kind, alone, takes_part)
+    assert outcome.stdout[0].count("summed") == 3
+    (said,) = re.findall(r"LockstepError: (.*), so the ranks do not run the same program", "\n".join(outcome.stderr))
+    assert f"to {what} in test_losses.py" in said
+    assert re.search(r"to the last gradients and [12] number\(s\) of losses in test_losses\.py", said)
 
 
 def looked_at_late():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from ..errors import LockstepError
 from .in_datasets import computes as computes_in_dataset
 from .in_datasets import computes_in_turn
 
@@ -46,7 +47,7 @@ class Meeting:
     ) -> None:
         """End, and explain what failed."""
         try:
-            if isinstance(error, RuntimeError):
+            if isinstance(error, RuntimeError) and not isinstance(error, LockstepError):  # of a collective inside
                 why = self._world.explain(error)
                 if why is not None and why is not error:
                     raise why from error

@@ -2,7 +2,8 @@
 
 The flags are the gradient of a parameter of ours that stands beside the module's. It gets one when every other
 parameter was visited, so the bucket that it is in waits for it and DDP does the rest, without a hook in Python for its
-buckets. A loss whose sum nobody has asked for travels with them.
+buckets. A loss whose sum nobody has asked for travels with them. Where ranks wait for that is a point of the
+script, named by how many numbers travel: a rank that sends others, or that waits for something else, has parted.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ..batch.world import World
 from .grad_watch import grad_of, set_grad, with_grad
 
 _ROOM = 16  # numbers of losses that travel with them
+_POINT = "the last gradients"
 _engine: Any = torch.autograd.Variable._execution_engine  # torch 2.13; below the door for the script's backwards
 
 
@@ -39,6 +41,7 @@ class Flags:
         self._lacks: list[bool] | None = None  # which parameters had a gradient on this rank, if some had none
         self._total: Tensor | None = None  # over all ranks
         self._loss: tuple[PendingReduction | Derived, Tensor] | None = None  # which travels with them, and its part
+        self._point = _POINT  # where the ranks wait
         dtype, device = torch.float32, world.device
         if with_buckets:
             dtype, device = torch.promote_types(parameters[0].dtype, dtype), parameters[0].device
@@ -81,9 +84,18 @@ class Flags:
                     torch.mul(part, self._size, out=place)
                 else:
                     place.copy_(part).mul_(self._world.size)
+        self._point = _POINT if self._loss is None else f"{_POINT} and {self._loss[1].numel()} number(s) of losses"
         set_grad(self.parameter, None)
-        # The engine copies what somebody still holds.
-        _engine.run_backward((self.parameter,), (sent,), False, False, (), allow_unreachable=True, accumulate_grad=True)
+        # A device has a thread of its own, which comes here at any time.
+        counts = not self._world.accelerated and self._world.reaches_point(self._point)
+        try:
+            # The engine copies what somebody still holds.
+            _engine.run_backward(
+                (self.parameter,), (sent,), False, False, (), allow_unreachable=True, accumulate_grad=True
+            )
+        finally:
+            if counts:
+                self._world.trail.leave()
         self._total = grad_of(self.parameter)
         return True
 
@@ -92,6 +104,8 @@ class Flags:
         total, riding, count = self._total, self._loss, len(self._parameters)
         self._total = self._loss = None
         assert total is not None
+        if self._world.accelerated and self._world.reaches_point(self._point):
+            self._world.trail.leave()
         if self._world.dealt.has_any:
             means = total[-DEALT:] if self.parameter is not None else total[-DEALT:] / self._world.size
             self._world.dealt.arrived(means)
