@@ -410,11 +410,14 @@ def test_buckets_leave_while_backward_goes_on(ranks, ties):
         assert events == [*([f"layer {4 - i}", i] for i in range(5)), ["end", 6]]  # the flags have one of their own
 
 
+@pytest.mark.parametrize("accelerated", [False, True])
 @pytest.mark.parametrize("hooked", [False, True])
-def test_what_is_sent_with_the_last_bucket_is_anew_in_each_step(hooked):
+def test_what_is_sent_with_the_last_bucket_is_anew_in_each_step(hooked, accelerated):
     """DDP writes to the gradient that autograd made of it, and has a hook at its node."""
     parameters = [nn.Parameter(torch.ones(1)) for _ in range(2)]
-    world = SimpleNamespace(size=2, device=torch.device("cpu"), dealt=DealtTensors())
+    dealt, points = DealtTensors(), []
+    world = SimpleNamespace(size=2, device=torch.device("cpu"), dealt=dealt, accelerated=accelerated)
+    world.reaches_point = lambda what: points.append(what) is not None
     flags = Flags(parameters, world, with_buckets=True)
     node = flags.parameter.view_as(flags.parameter).grad_fn.next_functions[0][0]
     if hooked:
@@ -424,9 +427,13 @@ def test_what_is_sent_with_the_last_bucket_is_anew_in_each_step(hooked):
             parameter.grad = torch.ones(1) if has else None
         loss = PendingReduction(torch.tensor(float(number)), None, 4)
         assert flags.send(loss)
+        assert len(points) == number + (
+            not accelerated
+        )  # a device has a thread of its own, which comes there by itself
         assert flags.parameter.grad[:2].tolist() == list(used)
         assert flags.arrived() == [p for p, has in zip(parameters, used, strict=True) if not has]
         assert loss.wait() == 2 * number / 4
+        assert points == ["the last gradients and 1 number(s) of losses"] * (number + 1)
         flags.parameter.grad.mul_(0.5)
 
 
