@@ -258,6 +258,45 @@ def forms():
 
 
 @pytest.mark.slow
+class Signed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sign() + x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+class Signs(nn.Linear):
+    def forward(self, x):
+        return Signed.apply(super().forward(x))
+
+
+def beside_garbage_of_one_rank():
+    """A view that torch gives no node, such as garbage that Python has not collected on this rank yet."""
+    torch.manual_seed(0)
+    kept = []
+    if ddp_patch.rank() == 1:
+        base = torch.ones(3, 2, requires_grad=True) * 2
+        with torch.no_grad():
+            kept.append(base[0])
+        base.mul_(2)
+        with pytest.raises(RuntimeError, match="no_grad"):
+            kept[0].is_leaf  # noqa: B018
+    model = Signs(4, 2).double()
+    for (x,) in DataLoader(TensorDataset(torch.randn(12, 4).double()), 6):
+        model(x).square().mean().backward()
+    return model.weight.grad.flatten().tolist(), [*ddp_patch.report().ledger.on_batches.values()]
+
+
+def test_garbage_of_one_rank_changes_no_decision(ranks):
+    ((wanted, _),) = ranks.call(beside_garbage_of_one_rank, 1).ok().results
+    for seen, reasons in ranks.call(beside_garbage_of_one_rank, 3).ok().results:
+        assert seen == pytest.approx(wanted, rel=1e-10)
+        assert not reasons
+
+
 def test_forms_of_calls_that_are_remembered_are_bounded(ranks):
     known, sighted = ranks.call(forms, 2).ok().results[0]
     assert known <= 4096

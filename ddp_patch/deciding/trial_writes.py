@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from ..errors import BatchError
@@ -18,11 +20,8 @@ class TrialWrites:
 
     def __init__(self) -> None:
         """Look at all that are alive."""
-        self._before = [
-            (leaf, leaf._version, _copy(leaf), grad, _writes_to(grad), _copy(grad))
-            for leaf in _alive()
-            for grad in (grad_of(leaf),)
-        ]
+        with torch._C.DisableTorchFunction():  # modes that observe a forward are to hear of the forward alone
+            self._before = [_Held.by(leaf) for leaf in _alive()]
 
     def undo(self, name: str) -> bool:
         """Put back what they held, and tell whether some held something else.
@@ -33,27 +32,52 @@ class TrialWrites:
         Raises:
             BatchError: for a large one that was written to in place.
         """
-        has_some = False
-        for leaf, version, values, grad, grad_version, grad_values in self._before:
-            now = grad_of(leaf)
-            if now is not grad:
-                has_some = True
-                set_grad(leaf, grad)
-            if leaf._version != version:
-                has_some = True
-                _put_back(name, leaf, values)
-            if grad is not None and _writes_to(grad) != grad_version:
-                has_some = True
-                _put_back(name, grad, grad_values)
-        return has_some
+        with torch._C.DisableTorchFunction():
+            return sum(held.put_back(name) for held in self._before) > 0  # each of them
+
+
+class _Held(NamedTuple):
+    """What one parameter held."""
+
+    leaf: Tensor
+    version: int
+    values: Tensor | None  # unless there are many
+    grad: Tensor | None
+    grad_version: int | None
+    grad_values: Tensor | None
+
+    @classmethod
+    def by(cls, leaf: Tensor) -> _Held:
+        grad = grad_of(leaf)
+        return cls(leaf, leaf._version, _copy(leaf), grad, _writes_to(grad), _copy(grad))
+
+    def put_back(self, name: str) -> bool:
+        """Put it back, and tell whether it holds something else."""
+        has_other, is_written = grad_of(self.leaf) is not self.grad, self.leaf._version != self.version
+        if has_other:
+            set_grad(self.leaf, self.grad)
+        if is_written:
+            _write(name, self.leaf, self.values)
+        if self.grad is not None and _writes_to(self.grad) != self.grad_version:
+            _write(name, self.grad, self.grad_values)
+            return True
+        return has_other or is_written
 
 
 def _alive() -> Iterator[Tensor]:
     for thing in gc.get_objects():
         kind = type(thing)  # asked itself, a thing may answer for another one
-        is_leaf = issubclass(kind, nn.Parameter) or (kind is Tensor and thing.requires_grad and thing.is_leaf)
+        is_leaf = issubclass(kind, nn.Parameter) or (kind is Tensor and thing.requires_grad and _is_leaf(thing))
         if is_leaf and not thing.is_inference():
             yield thing
+
+
+def _is_leaf(tensor: Tensor) -> bool:
+    """Tell whether gradients are added to a tensor, of the script's or garbage that only this rank still has."""
+    try:
+        return tensor.is_leaf
+    except RuntimeError:  # a view made under no_grad, of what was written to since: torch gives it no node
+        return False
 
 
 def _writes_to(tensor: Tensor | None) -> int | None:
@@ -64,7 +88,7 @@ def _copy(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None or tensor.numel() > _SMALL else tensor.detach().clone()
 
 
-def _put_back(name: str, tensor: Tensor, values: Tensor | None) -> None:
+def _write(name: str, tensor: Tensor, values: Tensor | None) -> None:
     if values is None or values.shape != tensor.shape:
         raise BatchError(
             f"{name} writes in place to a tensor of shape {tuple(tensor.shape)}, or to its gradient, that it is not "
