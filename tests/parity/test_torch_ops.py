@@ -9,6 +9,7 @@ PATIENCE = 300
 
 
 @pytest.mark.slow
+@pytest.mark.some("1", "6")
 @pytest.mark.parametrize("part", range(OPS))
 def test_functions_give_what_they_give_of_plain_tensors(ranks, part):
     for found, count in ranks.call(differences, 2 + part % 2, part, OPS, timeout=PATIENCE).ok().results:
@@ -17,6 +18,7 @@ def test_functions_give_what_they_give_of_plain_tensors(ranks, part):
 
 
 @pytest.mark.slow
+@pytest.mark.some("2", "3")
 @pytest.mark.parametrize("part", range(MODULES))
 def test_modules_learn_what_they_learn_in_one_process(ranks, part):
     compare(ranks, numbers_of, part, MODULES)
