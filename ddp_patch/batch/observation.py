@@ -90,6 +90,7 @@ class Observation:
         self.kept = KeptBatches()
         self.places: tuple[Any, ...] = ()  # attributes in which the forward leaves batches
         self.picks = Picks()
+        self.alive: list[Tensor] | None = None  # what gradients are added to, once it was looked for
 
     def note_whole_batch_use(self, batch: Any = None) -> None:
         """Note that the function at work looks at the rows of other ranks: of this batch, if it is gathered."""

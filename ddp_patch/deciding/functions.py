@@ -73,7 +73,7 @@ def study(function: Any, args: tuple[Any, ...], seen: Observation, world: World)
     if name := reached_parameters(function):
         return _forbid(function, seen, f" (by {name!r}), and may write to them")
     with seen.preserving_state(function):
-        before, layouts = TrialWrites(), _where_rows_lie(function, args, seen, world)
+        before, layouts = TrialWrites(seen), _where_rows_lie(function, args, seen, world)
         if before.undo(function.__name__):
             layouts = _forbid(function, seen, ", and writes to them")
         with seen.paused():

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..batch.observation import Observation
 from ..errors import BatchError
 from ..gradients.grad_watch import grad_of, set_grad
 
@@ -18,10 +19,16 @@ _SMALL = 4096  # numbers of a parameter that is put back
 class TrialWrites:
     """What parameters held before a trial, by whichever way the code of a function may come to them."""
 
-    def __init__(self) -> None:
-        """Look at all that are alive."""
+    def __init__(self, seen: Observation) -> None:
+        """Look at all that were alive at the first trial in a call.
+
+        Args:
+            seen: of the call.
+        """
         with torch._C.DisableTorchFunction():  # modes that observe a forward are to hear of the forward alone
-            self._before = [_Held.by(leaf) for leaf in _alive()]
+            if seen.alive is None:
+                seen.alive = [*_alive()]
+            self._before = [_Held.by(leaf) for leaf in seen.alive]
 
     def undo(self, name: str) -> bool:
         """Put back what they held, and tell whether some held something else.
@@ -65,11 +72,20 @@ class _Held(NamedTuple):
 
 
 def _alive() -> Iterator[Tensor]:
-    for thing in gc.get_objects():
-        kind = type(thing)  # asked itself, a thing may answer for another one
-        is_leaf = issubclass(kind, nn.Parameter) or (kind is Tensor and thing.requires_grad and _is_leaf(thing))
-        if is_leaf and not thing.is_inference():
-            yield thing
+    kinds = {nn.Parameter, *_subclasses(nn.Parameter)}
+    both = {Tensor, *kinds}
+    # By its type, of half a million: asked itself, a thing may answer for another one.
+    for tensor in [thing for thing in gc.get_objects() if type(thing) in both]:
+        is_leaf = type(tensor) in kinds or (tensor.requires_grad and _is_leaf(tensor))
+        if is_leaf and not tensor.is_inference():
+            yield tensor
+
+
+def _subclasses(kind: type) -> Iterator[type]:
+    subclasses: list[type] = kind.__subclasses__()
+    for subclass in subclasses:
+        yield subclass
+        yield from _subclasses(subclass)
 
 
 def _is_leaf(tensor: Tensor) -> bool:
