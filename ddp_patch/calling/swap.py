@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
 import types
 import weakref
@@ -14,10 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from .scripts_code import is_generated
 
 _MARK = "_ddp_patch_original"  # in the new class, names the old one
 _IS_MADE = "__ddp_patch_is_made__"  # in the new class, once it is ready; such names are of no interest to walks
+_TORCH = os.path.join(os.path.dirname(inspect.getfile(torch)), "")
+_DYNAMO = (f"{_TORCH}_dynamo{os.sep}", f"{_TORCH}_guards.py")  # whose guards look at classes from C
 _TRUSTED = {"torch", *sys.stdlib_module_names}  # ABCMeta keeps a table for each class, torch.jit's the methods
 _HEARS = "__init_subclass__"
 _class = vars(object)["__class__"]  # the slot itself: the twin hides it behind a property
@@ -97,12 +102,21 @@ def _handing_on(metaclass: Any) -> Any:
             metaclass.__delattr__(cls, name)
 
     def shown(slot: Any) -> property:
-        return property(lambda cls: slot.__get__(original(cls) or cls), lambda cls, value: slot.__set__(cls, value))
+        def get(cls: type) -> Any:
+            return slot.__get__(cls if _is_dynamo(sys._getframe(1)) else original(cls) or cls)
+
+        return property(get, lambda cls, value: slot.__set__(cls, value))
 
     attributes = {"__setattr__": set_on_original, "__delattr__": delete_on_original, "__module__": metaclass.__module__}
     attributes |= {name: shown(vars(type)[name]) for name in ("__dict__", "__mro__", "__bases__", "__annotations__")}
     with _unheard(metaclass):
         return type(metaclass.__name__, (metaclass,), attributes)
+
+
+def _is_dynamo(frame: types.FrameType) -> bool:
+    """Tell whether torch.compile asks, itself or by code that it has made of a guard."""
+    asking = frame.f_back if frame.f_code.co_filename == "<string>" else frame
+    return asking is not None and asking.f_code.co_filename.startswith(_DYNAMO)
 
 
 @contextmanager
